@@ -1,0 +1,11 @@
+"""One engine's client: prefill, decode, tokenise, release, health and identity.
+
+It speaks HTTP in the engine's dialect and knows nothing of placement, limits or retries: the
+caller owns every time limit as a cancel scope around the call. Cancelling any call closes the
+connection it was using, synchronously.
+"""
+
+from narwhal.engine.client import Correlation, EngineClient, EnginePools
+from narwhal.engine.decode import DecodeLeg
+
+__all__ = ["Correlation", "DecodeLeg", "EngineClient", "EnginePools"]

@@ -1,0 +1,10 @@
+"""What the router knows of its engines: the work resident on each, and how far each is trusted.
+
+Pure: every method takes `now` where time matters, nothing waits, nothing is read from a clock.
+"""
+
+from narwhal.fleet.ledger import Ledger, Reservation
+from narwhal.fleet.orphans import Orphans
+from narwhal.fleet.trust import Trust
+
+__all__ = ["Ledger", "Orphans", "Reservation", "Trust"]

@@ -1,0 +1,175 @@
+"""The client of one engine."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import attrs
+import httpx
+import msgspec
+
+from narwhal.engine.answers import OK, raise_for_status
+from narwhal.engine.decode import DecodeLeg
+from narwhal.model import EngineProtocolError, EngineStatus, Route
+from narwhal.net import ConnectionPool, PooledTransport
+from narwhal.wire import vllm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from narwhal.config import EngineSpec
+
+PATHS = {Route.COMPLETIONS: b"/v1/completions", Route.CHAT: b"/v1/chat/completions"}
+_PROCESS_START = re.compile(
+    rb"^process_start_time_seconds(?:\{[^}]*\})? ([0-9.eE+]+)", re.MULTILINE
+)
+
+
+@attrs.frozen
+class Correlation:
+    """What ties a leg to its request in other people's logs."""
+
+    request_id: str
+    """The backend id of this leg: fresh for every attempt, never the client's."""
+    traceparent: str | None = None
+
+
+@attrs.frozen
+class EnginePools:
+    """The two pools of one engine: probes must get through while requests fill the other."""
+
+    data: ConnectionPool
+    control: ConnectionPool
+
+    def close(self) -> None:
+        """Close every connection, synchronously."""
+        self.data.close()
+        self.control.close()
+
+
+class EngineClient:
+    """Calls one engine.
+
+    Serving legs write prepared bytes on pooled connections; control calls go through httpx on
+    a pool of their own. Every method raises the `EngineError` and `LocalError` classes of
+    `narwhal.model` and nothing else.
+    """
+
+    def __init__(
+        self, spec: EngineSpec, pools: EnginePools, *, api_key: str | None, max_response_bytes: int
+    ) -> None:
+        self.iid = spec.iid
+        self.role = spec.role
+        self.pools = pools
+        self._max_response_bytes = max_response_bytes
+        self._base = httpx.URL(spec.url)
+        self._transport = PooledTransport(pools.control)
+        self._auth = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        authority = self._base.netloc
+        head = b" HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n" % authority
+        if api_key:
+            head += b"authorization: Bearer %b\r\n" % api_key.encode("ascii")
+        self._heads = {path: b"POST " + path + head for path in (*PATHS.values(), b"/tokenize")}
+
+    def close(self) -> None:
+        """Close all connections to the engine, synchronously."""
+        self.pools.close()
+
+    # Serving
+
+    def _request(self, path: bytes, body: bytes, correlation: Correlation | None) -> bytes:
+        extra = b""
+        if correlation is not None:
+            extra = b"x-request-id: %b\r\n" % correlation.request_id.encode("ascii")
+            if correlation.traceparent is not None:
+                extra += b"traceparent: %b\r\n" % correlation.traceparent.encode("ascii")
+        return b"%b%bcontent-length: %d\r\n\r\n%b" % (self._heads[path], extra, len(body), body)
+
+    async def tokenize(self, body: bytes) -> int:
+        """The prompt's exact length in tokens."""
+        return vllm.parse_tokenize(await self._call(b"/tokenize", body, None))
+
+    async def prefill(self, route: Route, body: bytes, correlation: Correlation) -> bytes:
+        """Run a prefill leg; the engine's whole answer, which holds the handoff."""
+        return await self._call(PATHS[route], body, correlation)
+
+    async def _call(self, path: bytes, body: bytes, correlation: Correlation | None) -> bytes:
+        request = self._request(path, body, correlation)
+        with await self.pools.data.send(request, replayable=True) as exchange:
+            await raise_for_status(exchange)
+            return await exchange.read_all(self._max_response_bytes)
+
+    async def dispatch_decode(
+        self,
+        route: Route,
+        body: bytes,
+        correlation: Correlation,
+        *,
+        before_write: Callable[[], None],
+    ) -> DecodeLeg:
+        """Write a decode request; returns as soon as all of it is with the kernel.
+
+        `before_write` runs when a connection is at hand, immediately before the first byte
+        leaves: the last moment to raise because the handoff has grown too old. Not replayed
+        once a byte was written: the decoder may have pulled the KV cache.
+        """
+        request = self._request(PATHS[route], body, correlation)
+        exchange = await self.pools.data.send(request, replayable=False, before_write=before_write)
+        return DecodeLeg(exchange)
+
+    async def release(self, body: bytes, correlation: Correlation) -> None:
+        """Send a leg that asks for no tokens, so that this decoder frees the producer's KV.
+
+        An answer of any kind but "busy" or a server error will do: a real engine frees the
+        producer at once even when it answers 400. Raises `EngineStatus` otherwise.
+        """
+        request = self._request(PATHS[Route.COMPLETIONS], body, correlation)
+        with await self.pools.data.send(request, replayable=True) as exchange:
+            try:
+                await raise_for_status(exchange)
+            except EngineStatus as error:
+                if not 400 <= error.engine_status < 429:  # noqa: PLR2004 - 4xx but not "busy"
+                    raise
+
+    # Control
+
+    async def health(self) -> bool:
+        """Whether `/health` answers 200."""
+        status, _ = await self._get("/health")
+        return status == OK
+
+    async def version(self) -> str:
+        """The engine's version, from `/version`."""
+        body = await self._get_ok("/version")
+        try:
+            return msgspec.json.decode(body, type=_Version).version
+        except msgspec.MsgspecError as error:
+            raise EngineProtocolError(f"{self.iid}: /version answered no version") from error
+
+    async def process_start(self) -> float | None:
+        """When the engine's process started (Unix seconds), from `/metrics`; None if not told."""
+        found = _PROCESS_START.search(await self._get_ok("/metrics"))
+        return float(found[1]) if found else None
+
+    async def models(self) -> bytes:
+        """The body of `/v1/models`."""
+        return await self._get_ok("/v1/models")
+
+    async def _get_ok(self, path: str) -> bytes:
+        status, body = await self._get(path)
+        if status != OK:
+            raise EngineStatus(status, body, retry_after=None)
+        return body
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        request = httpx.Request("GET", self._base.join(path), headers=self._auth)
+        response = await self._transport.handle_async_request(request)
+        try:
+            return response.status_code, await response.aread()
+        finally:
+            await response.aclose()
+
+
+class _Version(msgspec.Struct):
+    version: str

@@ -1,0 +1,105 @@
+"""How far each engine is trusted with the next leg, from how its last legs went.
+
+This is a preference, not a verdict: a distrusted engine is used when nothing better is
+eligible, so the last engine of a role is never shut out. Its purpose is that a dead or hanging
+engine, which looks attractively idle to a least-loaded rule, costs the requests it was holding
+and then one trial now and again instead of every request that comes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from narwhal.model import FailureClass, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Pauses between trials of an engine that keeps failing: 1, 2, 4, ... 30 s. The first is long
+# against a request's own back-off (0.1 s by default), the last short against the minutes that
+# an engine takes to load a model, so a returned engine is back in use soon.
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+# 408, 429 and 503 say "busy", not "broken": step aside briefly, and never for longer each time.
+BUSY_PAUSE_S = 0.25
+
+_SILENT = frozenset({FailureClass.NEUTRAL, FailureClass.LOCAL})
+
+
+@attrs.define
+class _Standing:
+    failures: int = 0
+    """Consecutive failures that say the engine is broken; busy answers do not count."""
+    avoid_until: float = float("-inf")
+    failed_at: float = float("-inf")
+    trial: bool = False
+    """A leg was sent there although the last ones failed, and has not reported yet."""
+
+
+class Trust:
+    """Standing of every engine in every phase.
+
+    A failed connection counts against all phases of the engine, any other failure only
+    against the phase it happened in: an engine that cannot prefill may decode well.
+    """
+
+    PHASES = (Phase.TOKENIZE, Phase.PREFILL, Phase.DECODE)
+
+    def __init__(self, iids: Iterable[str], *, quarantine_s: float = 0.0) -> None:
+        self._standing = {(iid, phase): _Standing() for iid in iids for phase in self.PHASES}
+        self._quarantine_s = quarantine_s
+
+    def failed(
+        self,
+        iid: str,
+        phase: Phase,
+        failure: FailureClass,
+        now: float,
+        *,
+        retry_after: float | None = None,
+    ) -> None:
+        """Take note of a failed leg. `retry_after` is the engine's own wish, in seconds."""
+        if failure in _SILENT:
+            return
+        phases = self.PHASES if failure is FailureClass.CONNECTION else (phase,)
+        for each in phases:
+            standing = self._standing[iid, each]
+            if failure is FailureClass.OVERLOAD:
+                pause = min(max(BUSY_PAUSE_S, retry_after or 0.0), LONGEST_PAUSE_S)
+            else:
+                # An engine that dies takes all its legs along: that is one event, not a streak.
+                if standing.trial or now >= standing.avoid_until:
+                    standing.failures += 1
+                standing.trial = False
+                standing.failed_at = now
+                pause = _pause(standing.failures)
+            standing.avoid_until = max(standing.avoid_until, now + pause)
+
+    def succeeded(self, iid: str, phase: Phase) -> None:
+        """Take note of a leg of `phase` that went well: nothing is held against it any more."""
+        self._standing[iid, phase] = _Standing()
+
+    def placed(self, iid: str, phase: Phase, now: float) -> None:
+        """Take note that a leg goes to `iid`: if it is a trial, the others wait for its result."""
+        standing = self._standing[iid, phase]
+        if standing.failures and now >= standing.avoid_until:
+            standing.avoid_until = now + _pause(standing.failures)
+            standing.trial = True
+
+    def doubtful(self, iid: str, phase: Phase, now: float) -> bool:
+        """Whether another engine should be preferred for a leg of `phase` at `now`."""
+        return now < self._standing[iid, phase].avoid_until
+
+    def quarantined(self, iid: str, phase: Phase, now: float) -> bool:
+        """Whether `recovery.failure_quarantine_s` keeps the engine out of placement at `now`."""
+        return now < self._standing[iid, phase].failed_at + self._quarantine_s
+
+    def failures(self, iid: str, phase: Phase) -> int:
+        """Consecutive failures of `phase` on `iid`."""
+        return self._standing[iid, phase].failures
+
+
+def _pause(failures: int) -> float:
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (min(failures, 16) - 1))
