@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from narwhal.model import EngineStatus
+from narwhal.model import EngineStatus, ResponseTooLarge
 
 if TYPE_CHECKING:
     from narwhal.net import Exchange
@@ -18,7 +18,10 @@ async def raise_for_status(exchange: Exchange) -> None:
     """Wait for the response head; anything but 200 becomes `EngineStatus` with its body."""
     status = await exchange.response()
     if status != OK:
-        body = await exchange.read_all(MAX_ERROR_BYTES)
+        try:
+            body = await exchange.read_all(MAX_ERROR_BYTES)
+        except ResponseTooLarge:
+            body = b""  # no error of the dialect is that long: the status has to do
         raise EngineStatus(status, body, retry_after=retry_after(exchange.headers))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from narwhal.engine.answers import raise_for_status
 
@@ -25,7 +25,7 @@ class DecodeLeg:
         self._exchange = exchange
         self.accepted = False
 
-    def __enter__(self) -> DecodeLeg:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -47,6 +47,13 @@ class DecodeLeg:
     async def read(self) -> bytes:
         """All body bytes that one receive brings; `b""` at the end. `EngineClosed` if cut."""
         return await self._exchange.read()
+
+    def drain_nowait(self) -> bool:
+        """Read what follows the stream's end if it is there already; whether the end was seen."""
+        while (data := self._exchange.read_nowait()) is not None:
+            if not data:
+                return True
+        return False
 
     async def drain(self) -> None:
         """Read what follows the stream's end, so that the connection can be used again.

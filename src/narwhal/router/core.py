@@ -1,0 +1,164 @@
+"""What the requests of one router share: engines, seats, credits, trust, telemetry."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from narwhal.fleet import Ledger, Orphans, Trust
+from narwhal.model import FailureClass, Phase, Role
+from narwhal.placement import Candidate, choose, eligible
+from narwhal.retry import Credits, RetryPolicy
+from narwhal.router.queue import AdmissionQueue
+from narwhal.router.releases import Releases
+from narwhal.router.seats import SeatDesk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from random import Random
+
+    from narwhal.config import FleetConfig
+    from narwhal.engine import EngineClient
+    from narwhal.placement import Choice
+    from narwhal.router.life import RequestLife
+    from narwhal.telemetry import Telemetry
+
+# Weight of the newest request in the mean service time that Retry-After is projected from.
+_SERVICE_ALPHA = 0.1
+_LONGEST_RETRY_AFTER_S = 60
+
+
+class Core:
+    """Shared state of one router. One task at a time touches it: there is no await in here."""
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        engines: Mapping[str, EngineClient],
+        telemetry: Telemetry,
+        *,
+        rng: Random,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        serving = config.serving
+        self.config = config
+        self.engines = engines
+        self.telemetry = telemetry
+        self.rng = rng
+        self.wall_clock = wall_clock
+        self.ledger = Ledger(engines)
+        self.orphans = Orphans()
+        self.trust = Trust(engines, quarantine_s=config.recovery.failure_quarantine_s)
+        self.queue = AdmissionQueue(serving.max_connections, serving.queue_capacity)
+        self.desks = {
+            Phase.PREFILL: SeatDesk(Phase.PREFILL, serving.prefill_concurrency, self.ledger),
+            Phase.DECODE: SeatDesk(Phase.DECODE, serving.decode_concurrency, self.ledger),
+        }
+        self.counting = dict.fromkeys(engines, 0)
+        self.credits = Credits(serving.retry_budget, serving.retry_replenish)
+        self.retry = RetryPolicy(
+            max_attempts=serving.max_attempts, base_s=serving.retry_base_s, cap_s=serving.retry_cap_s
+        )
+        self.releases = Releases(self)
+        self.lives: dict[RequestLife, None] = {}
+        self.retained = 0
+        self.retained_limit = serving.max_connections + serving.queue_capacity
+        self.draining = False
+        self._service_s = 0.0
+        roles = {engine.role for engine in engines.values()}
+        self.splits = roles == {Role.PREFILL, Role.DECODE}
+        """Whether both roles are there. If not, one engine runs both phases of a request."""
+
+    # Ingress
+
+    def retain_nowait(self) -> bool:
+        """Take one of the places of requests whose bodies, waits or answers are held."""
+        if self.retained >= self.retained_limit:
+            return False
+        self.retained += 1
+        return True
+
+    def forget(self) -> None:
+        """Give that place back."""
+        self.retained -= 1
+
+    def new_id(self) -> str:
+        """An id nobody has seen before, from the router's own randomness."""
+        return f"req-{self.rng.getrandbits(128):032x}"
+
+    # Placement
+
+    def pick(self, phase: Phase, exclude: Collection[str] = ()) -> Choice | None:
+        """The engine for a leg of `phase` now, or None if all that would do are full."""
+        now = trio.current_time()
+        desk = self.desks[phase]
+        candidates = [
+            Candidate(
+                iid=iid,
+                role=engine.role,
+                load=self.ledger.residents(iid, phase),
+                available=not self.trust.quarantined(iid, phase, now),
+                doubtful=self.trust.doubtful(iid, phase, now),
+                seats=desk.free(iid),
+            )
+            for iid, engine in self.engines.items()
+        ]
+        role = Role(phase.value) if self.splits else None
+        choice = choose(eligible(candidates, role=role, exclude=exclude))
+        if choice is not None:
+            self.trust.placed(choice.iid, phase, now)
+        return choice
+
+    def alternatives(self, phase: Phase, exclude: Collection[str]) -> bool:
+        """Whether a leg of `phase` has an engine to go to that is not in `exclude`."""
+        role = Role(phase.value) if self.splits else None
+        return any(
+            iid not in exclude and role in (None, engine.role)
+            for iid, engine in self.engines.items()
+        )
+
+    def pick_counter(self) -> EngineClient:
+        """The engine to count tokens on: the one counting least, doubtful ones last."""
+        now = trio.current_time()
+        iid = min(
+            self.counting,
+            key=lambda iid: (
+                self.trust.doubtful(iid, Phase.TOKENIZE, now),
+                self.counting[iid],
+                iid,
+            ),
+        )
+        self.trust.placed(iid, Phase.TOKENIZE, now)
+        return self.engines[iid]
+
+    def blame(
+        self, iid: str, phase: Phase, failure: FailureClass, retry_after: float | None = None
+    ) -> None:
+        """A leg of `phase` failed on `iid`; count it, and trust the engine less."""
+        self.trust.failed(iid, phase, failure, trio.current_time(), retry_after=retry_after)
+        self.telemetry.engine_failed(iid, failure)
+
+    # Projections
+
+    def served(self, seconds: float) -> None:
+        """A request was served from admission to its end in `seconds`."""
+        self._service_s += _SERVICE_ALPHA * (seconds - self._service_s)
+
+    def drain_seconds(self) -> int:
+        """When a seat can be expected to be free for a newcomer: whole seconds, at least 1.
+
+        By Little's law seats come free at `seats / service time`, and everyone who waits goes
+        first.
+        """
+        ahead = self.queue.waiting + 1
+        wait = self._service_s * ahead / self.queue.seats
+        return max(1, min(_LONGEST_RETRY_AFTER_S, math.ceil(wait)))
+
+    # Shutdown
+
+    def stop_admitting(self) -> None:
+        """Take no new work, turn away what waits in the queue; what was admitted goes on."""
+        self.draining = True
+        self.queue.close()

@@ -1,0 +1,334 @@
+"""The life of one request, from the head read to its one terminal."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from narwhal.model import (
+    ClientError,
+    EngineError,
+    LocalError,
+    Outcome,
+    Phase,
+    Stopwatch,
+    Terminal,
+)
+from narwhal.model import Limit as L
+from narwhal.retry import NoRetry
+from narwhal.router import failures
+from narwhal.router.attempt import Attempt
+from narwhal.router.queue import Admission
+from narwhal.router.record import Record
+from narwhal.telemetry import AttemptResult
+from narwhal.wire import openai, vllm
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from narwhal.model import Failure, Route
+    from narwhal.router.core import Core
+    from narwhal.router.reply import Reply
+    from narwhal.wire.assembly import Assembler
+    from narwhal.wire.decode import DecodeStream
+    from narwhal.wire.openai import CompletionRequest
+
+    Ingress = Callable[[], Awaitable[CompletionRequest]]
+
+logger = logging.getLogger(__name__)
+
+# After a request's own deadline there is still an error to be told. A client that reads takes
+# microseconds for it; one that does not is cut off after this. It is the clean-up grace that
+# every bound on a request's lifetime includes.
+RESPOND_BOUND_S = 1.0
+
+
+class RequestLife:
+    """Serves one request.
+
+    Guarantees, whatever ends it: exactly one terminal is recorded; when `run` is left the
+    request holds no seat, place, reservation or engine connection; it is left at the latest
+    `RESPOND_BOUND_S` after the deadline `arrival + serving.request_timeout_s`.
+
+    `run` belongs to one task. `client_gone` and `shut_down` may be called from any other.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        route: Route,
+        reply: Reply,
+        *,
+        arrival: float,
+        client_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> None:
+        self.core = core
+        self.route = route
+        self.reply = reply
+        self.arrival = arrival
+        self.deadline = arrival + core.config.serving.request_timeout_s
+        self.request_id = core.new_id()
+        self.traceparent = traceparent
+        self.watch = Stopwatch(arrival)
+        self.record = Record(client_id=client_id)
+        self.request: CompletionRequest
+        self.prompt_tokens = 0
+        self.avoid: frozenset[str] = frozenset()
+        self._scope = trio.CancelScope(deadline=self.deadline)
+        self._stopped: Outcome | None = None
+        self._outcome: Outcome | None = None
+
+    # Ended from outside
+
+    def client_gone(self) -> None:
+        """The client left: end the request now. Later calls, and calls after its end, do nothing."""
+        self._stop(failures.client_closed(), "the client closed the connection")
+
+    def shut_down(self) -> None:
+        """The router stops waiting for this request: end it with an error that says so."""
+        self._stop(failures.shut_down(self.core.config), "the router is shutting down")
+
+    def _stop(self, outcome: Outcome, reason: str) -> None:
+        if self._stopped is None and self._outcome is None:
+            self._stopped = outcome
+            self._scope.cancel(reason=reason)
+
+    # The whole
+
+    async def run(self, ingress: Ingress) -> Outcome:
+        """Serve the request that `ingress` reads, and write its answer.
+
+        Cancelling it is how an embedding application ends a request; it is recorded as
+        `cancelled`, and everything is given back before `Cancelled` leaves.
+        """
+        core = self.core
+        core.lives[self] = None
+        core.telemetry.request_started(self.route)
+        outcome = failures.caller_cancelled()
+        try:
+            with self._scope:
+                outcome = await self._serve(ingress)
+            if self._scope.cancelled_caught:
+                outcome = self._stopped or failures.request_expired(
+                    core.config, committed=self.reply.committed
+                )
+            self._outcome = outcome
+            if outcome.terminal is not Terminal.COMPLETED:
+                await self._tell(outcome)
+        finally:
+            del core.lives[self]
+            self._account(outcome)
+        return outcome
+
+    async def _serve(self, ingress: Ingress) -> Outcome:
+        try:
+            self.request = await ingress()
+            self.record.request = self.request
+            await self._size()
+            return await self._admitted()
+        except ClientError as error:
+            return failures.outcome_of_client_error(error)
+        except Exception:
+            logger.exception("request %s failed inside the router", self.request_id)
+            return failures.internal_error()
+
+    async def _tell(self, outcome: Outcome) -> None:
+        """Write the error, if there is anybody to read it."""
+        self.watch.enter(Phase.RESPOND, trio.current_time())
+        if outcome.terminal is Terminal.CANCELLED:
+            self.reply.abort()
+            return
+        detail = {
+            "request_id": self.request_id,
+            "attempts": len(self.record.attempts),
+            "spent": self.watch.spent(trio.current_time()),
+        }
+        body = openai.error_body(outcome, **detail)
+        event = openai.error_event(outcome, **detail)
+        with trio.move_on_after(RESPOND_BOUND_S) as bound:
+            await self.reply.fail(outcome, body, event)
+        if bound.cancelled_caught:
+            self.reply.abort()
+
+    def _account(self, outcome: Outcome) -> None:
+        now = trio.current_time()
+        row = self.record.row(
+            outcome,
+            request_id=self.request_id,
+            route=self.route,
+            arrival=self.arrival,
+            spent=self.watch.spent(now),
+            ts=self.core.wall_clock(),
+            prompt_tokens=self.prompt_tokens,
+            committed=self.reply.committed,
+        )
+        self.core.telemetry.request_ended(row)
+
+    # Size
+
+    async def _size(self) -> None:
+        request, settings = self.request, self.core.config.engine
+        if request.prompt_tokens is not None:
+            self.counted_by_engine(request.prompt_tokens)
+            return
+        self.prompt_tokens = max(1, round(request.prompt_chars / settings.chars_per_token))
+        if settings.tokenize:
+            self.watch.enter(Phase.TOKENIZE, trio.current_time())
+            await self._count(settings.tokenize_timeout_s)
+
+    async def _count(self, timeout_s: float) -> None:
+        """Ask an engine for the exact length; the estimate stands if it does not say in time."""
+        core = self.core
+        engine = core.pick_counter()
+        core.counting[engine.iid] += 1
+        try:
+            with trio.move_on_after(timeout_s) as limit:
+                try:
+                    body = vllm.tokenize_body(self.request)
+                    self.counted_by_engine(await engine.tokenize(body))
+                except (EngineError, LocalError) as error:
+                    failure = failures.from_error(
+                        core.config, error, phase=Phase.TOKENIZE, engine=engine.iid
+                    )
+                    core.blame(engine.iid, Phase.TOKENIZE, failure.failure, failure.retry_after)
+                else:
+                    core.trust.succeeded(engine.iid, Phase.TOKENIZE)
+                    return
+        finally:
+            core.counting[engine.iid] -= 1
+        self.record.tokenize_fallback = True
+        if limit.cancelled_caught:
+            self.record.fired(L.TOKENIZE)
+            core.blame(engine.iid, Phase.TOKENIZE, failures.TIMED_OUT)
+
+    def counted_by_engine(self, tokens: int | None) -> None:
+        """An engine, or the client's own token ids, say how long the prompt is."""
+        if tokens is not None:
+            self.prompt_tokens = tokens
+            self.record.prompt_exact = True
+
+    # Admission and attempts
+
+    async def _admitted(self) -> Outcome:
+        core = self.core
+        core.telemetry.offered(sized=True)
+        refused = await self._admit()
+        if refused is not None:
+            return refused
+        begun = trio.current_time()
+        try:
+            outcome = await self._attempts()
+        finally:
+            core.queue.leave()
+        if outcome.terminal is Terminal.COMPLETED:
+            core.served(trio.current_time() - begun)
+        return outcome
+
+    async def _admit(self) -> Outcome | None:
+        core = self.core
+        verdict = core.queue.admit_nowait()
+        if verdict is None:
+            self.watch.enter(Phase.QUEUE, trio.current_time())
+            with trio.move_on_after(core.config.serving.queue_timeout_s):
+                verdict = await core.queue.admit()
+        match verdict:
+            case Admission.SEAT:
+                return None
+            case Admission.FULL:
+                return failures.queue_full(core.config, core.drain_seconds())
+            case Admission.CLOSED:
+                return failures.draining()
+            case None:
+                self.record.fired(L.QUEUE)
+                return failures.queue_expired(core.config)
+
+    async def _attempts(self) -> Outcome:
+        core = self.core
+        n = 1
+        while True:
+            attempt = Attempt(self, n)
+            failure = await self._attempt(attempt)
+            if failure is None:
+                core.credits.succeeded()
+                return Outcome(terminal=Terminal.COMPLETED, status=200)
+            self.avoid |= {
+                iid for iid in (failure.engine, attempt.times.prefill) if iid is not None
+            }
+            if not await self._retry(failure, n):
+                return failures.outcome_of_failure(
+                    failure, attempt=n, max_attempts=core.retry.max_attempts
+                )
+            n += 1
+
+    async def _attempt(self, attempt: Attempt) -> Failure | None:
+        result, failure = AttemptResult.ABANDONED, None
+        try:
+            failure = await attempt.run()
+            result = AttemptResult.COMPLETED if failure is None else AttemptResult.FAILED
+        finally:
+            self.record.attempted(attempt.times, result, failure)
+        return failure
+
+    async def _retry(self, failure: Failure, n: int) -> bool:
+        """Wait out the back-off if there is to be another attempt; whether there is."""
+        core = self.core
+        now = trio.current_time()
+        pause = failure.retry_after or 0.0
+        if pause and core.alternatives(failure.phase, self.avoid):
+            pause = 0.0
+        decision = core.retry.decide(
+            failure,
+            attempt=n,
+            retry_credits=core.credits,
+            now=now,
+            deadline=self.deadline,
+            rng=core.rng,
+            floor_s=pause,
+        )
+        if isinstance(decision, NoRetry):
+            return False
+        self.watch.enter(Phase.BACKOFF, now)
+        dispatched = False
+        try:
+            await trio.sleep(decision.delay)
+            dispatched = True
+        finally:
+            if not dispatched:
+                core.credits.give_back()
+        return True
+
+    # What the legs report
+
+    def prefill_ended(self, now: float) -> None:
+        """A prefill answered."""
+        self.record.prefill_ttft_s = now - self.arrival
+
+    def first_token(self, now: float, *, whole: bool) -> None:
+        """The engine generated its first token; in a plain leg that ends the prefill."""
+        if whole:
+            self.prefill_ended(now)
+        self.record.first_token_at = now
+
+    async def write(self, out: bytes, tokens: int) -> None:
+        """Send complete events on; `tokens` were generated so far in this attempt."""
+        await self.reply.write(out)
+        record = self.record
+        if record.ttft_s is None:
+            record.ttft_s = trio.current_time() - self.arrival
+        self.core.telemetry.metrics.tokens_completion.inc(tokens - record.tokens_counted)
+        record.tokens_counted = tokens
+
+    async def complete(self, answer: bytes, sink: DecodeStream | Assembler) -> None:
+        """Send the last of the answer, or all of one that was assembled."""
+        now = trio.current_time()
+        record = self.record
+        record.finished(now, sink.tokens, sink.usage)
+        if sink.usage is not None:
+            self.counted_by_engine(sink.usage.prompt_tokens)
+        self.watch.enter(Phase.RESPOND, now)
+        await self.reply.complete(answer)
+        if record.ttft_s is None:
+            record.ttft_s = trio.current_time() - self.arrival

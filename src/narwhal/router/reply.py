@@ -1,0 +1,35 @@
+"""The client's side of one request, as the router sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from narwhal.model import Outcome
+
+
+class Reply(Protocol):
+    """Where an answer goes: an HTTP response, or an iterator in an embedding application.
+
+    Every write may block for as long as its reader does not read; the request's deadline is
+    the only limit on it. A cancel in the middle of a write must leave the reader unable to
+    mistake what it has for a whole answer.
+    """
+
+    committed: bool
+    """Whether the status 200 of a stream has been sent."""
+
+    async def commit(self) -> None:
+        """Send the status 200 and the headers of a stream."""
+
+    async def write(self, data: bytes) -> None:
+        """Send complete events, committing first if that has not been done."""
+
+    async def complete(self, data: bytes) -> None:
+        """Send the last bytes and end well: a stream's tail, or a whole answer with its headers."""
+
+    async def fail(self, outcome: Outcome, body: bytes, event: bytes) -> None:
+        """End badly: `body` with the outcome's status, or `event` and a cut if committed."""
+
+    def abort(self) -> None:
+        """Cut the connection now, synchronously."""

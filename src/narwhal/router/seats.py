@@ -1,0 +1,125 @@
+"""Places on engines: a leg takes one before it starts and gives it back when it ends."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from narwhal.fleet import Ledger, Reservation
+    from narwhal.model import Phase
+    from narwhal.placement import Choice
+
+    Pick = Callable[[], Choice | None]
+
+
+class Place:
+    """One leg's place on one engine; a context manager that gives it back."""
+
+    __slots__ = ("_desk", "choice", "reservation")
+
+    def __init__(self, desk: SeatDesk, choice: Choice, reservation: Reservation) -> None:
+        self._desk = desk
+        self.choice = choice
+        self.reservation = reservation
+
+    @property
+    def iid(self) -> str:
+        """The engine."""
+        return self.choice.iid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the place back, exactly once; whoever waits and can use it has it on return."""
+        self.reservation.release()
+        self._desk.serve_waiters()
+
+
+class _Waiter:
+    __slots__ = ("pick", "place", "tokens", "woken")
+
+    def __init__(self, pick: Pick, tokens: int) -> None:
+        self.pick = pick
+        self.tokens = tokens
+        self.place: Place | None = None
+        self.woken = trio.Event()
+
+
+class SeatDesk:
+    """Hands out places of one phase: at most `per_engine` on each engine, 0 for no limit.
+
+    Guarantees: no engine ever has more than `per_engine` legs of the phase; a place that comes
+    free goes, within the call that frees it, to the longest waiting leg that can use it.
+    Waiters are bounded by the admitted requests: each waits for one place at a time.
+    """
+
+    def __init__(self, phase: Phase, per_engine: int, ledger: Ledger) -> None:
+        self.phase = phase
+        self.per_engine = per_engine
+        self._ledger = ledger
+        self._waiters: OrderedDict[_Waiter, None] = OrderedDict()
+
+    @property
+    def waiting(self) -> int:
+        """Legs that wait for a place."""
+        return len(self._waiters)
+
+    def free(self, iid: str) -> float:
+        """Places left on `iid`."""
+        if not self.per_engine:
+            return float("inf")
+        return self.per_engine - self._ledger.residents(iid, self.phase)
+
+    def take_nowait(self, pick: Pick, tokens: int) -> Place | None:
+        """A place on the engine that `pick` chooses; None if it finds none free."""
+        choice = pick()
+        if choice is None:
+            return None
+        return Place(self, choice, self._ledger.reserve(choice.iid, self.phase, tokens))
+
+    async def take(self, pick: Pick, tokens: int) -> Place:
+        """As `take_nowait`, and wait in line if there is none free.
+
+        `pick` is called again, synchronously, whenever a place comes free. A cancel leaves the
+        line, and gives the place back if it just came.
+        """
+        if not self._waiters and (place := self.take_nowait(pick, tokens)) is not None:
+            return place
+        waiter = _Waiter(pick, tokens)
+        self._waiters[waiter] = None
+        # Others may wait for engines that this leg does not want: it need not stand behind them.
+        self.serve_waiters()
+        try:
+            await waiter.woken.wait()
+        finally:
+            # Woken or cancelled, or both at once: the place, if there is one, changes hands here.
+            place, waiter.place = waiter.place, None
+            if place is None:
+                del self._waiters[waiter]
+            elif sys.exc_info()[0] is not None:
+                place.release()
+        return place
+
+    def serve_waiters(self) -> None:
+        """Give free places to waiting legs, the longest waiting first."""
+        for waiter in list(self._waiters):
+            place = self.take_nowait(waiter.pick, waiter.tokens)
+            if place is not None:
+                del self._waiters[waiter]
+                waiter.place = place
+                waiter.woken.set()
