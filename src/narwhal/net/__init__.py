@@ -1,0 +1,22 @@
+"""Byte streams on Trio, an HTTP/1.1 client pool, and a hardened Hypercorn server.
+
+All I/O of the router goes through here, and all of it can be replaced: streams, listeners and
+`connect` are arguments. Nothing in this package knows what an engine or a completion is.
+"""
+
+from narwhal.net.memory import MemoryListener, MemoryNetwork, MemoryStream
+from narwhal.net.sockets import RawListener, RawStream, connect_tcp, open_listeners
+from narwhal.net.streams import ByteStream, Connect, Listener
+
+__all__ = [
+    "ByteStream",
+    "Connect",
+    "Listener",
+    "MemoryListener",
+    "MemoryNetwork",
+    "MemoryStream",
+    "RawListener",
+    "RawStream",
+    "connect_tcp",
+    "open_listeners",
+]
