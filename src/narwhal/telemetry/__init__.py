@@ -1,0 +1,46 @@
+"""Metric catalogue, request journal and state document: what the router tells about itself.
+
+Synchronous: no method waits, and neither trio nor httpx is imported. `Telemetry` is told what
+happened; counters, journal and state all derive from that, so they agree.
+"""
+
+from narwhal.telemetry.catalogue import AttemptResult, Endpoint, Pool
+from narwhal.telemetry.codes import ERROR_CODES
+from narwhal.telemetry.facade import Telemetry
+from narwhal.telemetry.journal import Journal, encode
+from narwhal.telemetry.live import EngineView, LiveState, PoolView, StateSource
+from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
+from narwhal.telemetry.reference import catalogue_markdown
+from narwhal.telemetry.rows import (
+    AttemptRow,
+    EngineSummary,
+    RequestRow,
+    StartRow,
+    StopRow,
+    clean_text,
+)
+from narwhal.telemetry.sink import JournalFile
+
+__all__ = [
+    "CONTENT_TYPE",
+    "ERROR_CODES",
+    "AttemptResult",
+    "AttemptRow",
+    "Endpoint",
+    "EngineSummary",
+    "EngineView",
+    "Journal",
+    "JournalFile",
+    "LiveState",
+    "Metrics",
+    "Pool",
+    "PoolView",
+    "RequestRow",
+    "StartRow",
+    "StateSource",
+    "StopRow",
+    "Telemetry",
+    "catalogue_markdown",
+    "clean_text",
+    "encode",
+]

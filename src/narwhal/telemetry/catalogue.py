@@ -1,0 +1,379 @@
+"""Every metric of the router, declared once, as data.
+
+The Prometheus objects (`narwhal.telemetry.metrics`), the values read at a scrape
+(`narwhal.telemetry.scrape`) and the reference page (docs/metrics.md) are all made from
+`CATALOGUE`. Guarantees:
+
+- every label has a closed set of values: an enumeration of `narwhal.model` or of this module,
+  the engines of the fleet, the version. Nothing a client sends can make a series;
+- so the number of series is known before the first request and never changes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from itertools import product
+from typing import TYPE_CHECKING
+
+import attrs
+
+from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
+from narwhal.telemetry.codes import CODE_LABELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PREFIX = "narwhal_"
+
+LEGS = (Phase.PREFILL, Phase.DECODE)
+"""The phases in which a request sits on an engine."""
+
+
+class Kind(StrEnum):
+    """What may happen to a metric's value."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Scale(StrEnum):
+    """What a histogram's buckets are multiples of; see `buckets`."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    REQUEST = "request"
+
+
+class Endpoint(StrEnum):
+    """What was asked for: a completion route, or anything else (unknown paths among it)."""
+
+    COMPLETIONS = "completions"
+    CHAT = "chat"
+    OTHER = "other"
+
+
+class StatusClass(StrEnum):
+    """The first digit of an answer's status; `NONE` where the client got no answer at all."""
+
+    SUCCESS = "2xx"
+    CLIENT = "4xx"
+    SERVER = "5xx"
+    NONE = "none"
+    OTHER = "other"
+
+
+class TokenKind(StrEnum):
+    """Which side of a completion a token is on."""
+
+    PROMPT = "prompt"
+    COMPLETION = "completion"
+
+
+class AttemptResult(StrEnum):
+    """How one attempt ended; an attempt is a whole prefill and decode."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """A leg of it failed, whether or not another attempt followed."""
+    ABANDONED = "abandoned"
+    """Ended from outside: the client left, the request's own deadline passed, shutdown."""
+
+
+class Pool(StrEnum):
+    """The two connection pools each engine has."""
+
+    SERVING = "serving"
+    CONTROL = "control"
+
+
+class PoolSlot(StrEnum):
+    """What a pool counts: open connections by use, and requests waiting for one."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    WAITING = "waiting"
+
+
+@attrs.frozen
+class Label:
+    """A label and the closed set of its values; an empty set is filled in by the fleet."""
+
+    name: str
+    values: tuple[str, ...] = ()
+    meaning: str = ""
+
+
+ENGINE = Label("engine", meaning="the fleet's engines, by `iid`")
+VERSION = Label("version", meaning="the running version")
+ROUTE = Label("route", tuple(Route))
+LEG = Label("phase", LEGS)
+PHASE = Label("phase", tuple(Phase))
+LIMIT = Label("limit", tuple(Limit))
+CODE = Label("code", CODE_LABELS, meaning="the codes of the error reference, `ok` and `other`")
+
+
+@attrs.frozen
+class Metric:
+    """One metric: its name without the prefix, and all that is needed to build and document it."""
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    labels: tuple[Label, ...] = ()
+    scale: Scale | None = attrs.field(default=None, kw_only=True)
+    scraped: bool = attrs.field(default=False, kw_only=True)
+    """Whether it is read from the router's state at each scrape rather than counted."""
+
+    @property
+    def full_name(self) -> str:
+        """The name a scraper sees."""
+        return PREFIX + self.name
+
+    def series(self, open_labels: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
+        """All combinations of label values; `open_labels` fills the sets left empty here."""
+        return product(*(label.values or tuple(open_labels[label.name]) for label in self.labels))
+
+
+CATALOGUE: tuple[Metric, ...] = (
+    # One request, one terminal
+    Metric(
+        "requests_received_total",
+        Kind.COUNTER,
+        "requests",
+        "Completion requests received. Equals requests_total plus requests_in_flight.",
+        (ROUTE,),
+    ),
+    Metric(
+        "requests_total",
+        Kind.COUNTER,
+        "requests",
+        "Completion requests ended, by the one terminal each reached.",
+        (ROUTE, Label("terminal", tuple(Terminal))),
+    ),
+    Metric(
+        "requests_ended_total",
+        Kind.COUNTER,
+        "requests",
+        "Completion requests ended, by the code that the client was told or would have been.",
+        (CODE,),
+    ),
+    Metric(
+        "requests_in_flight",
+        Kind.GAUGE,
+        "requests",
+        "Completion requests received and not ended.",
+        scraped=True,
+    ),
+    Metric(
+        "http_responses_total",
+        Kind.COUNTER,
+        "responses",
+        "HTTP answers by class of status; `none`: the client left before there was one.",
+        (Label("endpoint", tuple(Endpoint)), Label("class", tuple(StatusClass))),
+    ),
+    Metric(
+        "limits_fired_total",
+        Kind.COUNTER,
+        "limits",
+        "Time limits that fired, whether or not they ended a request.",
+        (LIMIT,),
+    ),
+    # Attempts
+    Metric(
+        "attempts_total",
+        Kind.COUNTER,
+        "attempts",
+        "Attempts ended: each is a whole prefill and decode.",
+        (Label("result", tuple(AttemptResult)),),
+    ),
+    Metric("retries_total", Kind.COUNTER, "attempts", "Attempts after the first of their request."),
+    Metric("retry_credits", Kind.GAUGE, "credits", "Retry credits left.", scraped=True),
+    # Admission
+    Metric(
+        "offers_total",
+        Kind.COUNTER,
+        "requests",
+        "Requests offered to admission, admitted or not.",
+    ),
+    Metric(
+        "unsized_offers_total",
+        Kind.COUNTER,
+        "requests",
+        "Offers turned away before their body was read, whose size is therefore unknown.",
+    ),
+    Metric("queue_depth", Kind.GAUGE, "requests", "Requests waiting to be admitted.", scraped=True),
+    Metric(
+        "queue_wait_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "Time spent waiting to be admitted, of requests that waited.",
+        scale=Scale.TTFT,
+    ),
+    Metric(
+        "retained_requests",
+        Kind.GAUGE,
+        "requests",
+        "Requests held in memory, from before the body is read to the end of the answer.",
+        scraped=True,
+    ),
+    # Engines
+    Metric("seats", Kind.GAUGE, "seats", "Seats taken on an engine.", (ENGINE, LEG), scraped=True),
+    Metric(
+        "residents",
+        Kind.GAUGE,
+        "requests",
+        "Requests whose work is priced on an engine.",
+        (ENGINE, LEG),
+        scraped=True,
+    ),
+    Metric(
+        "engine_failures_total",
+        Kind.COUNTER,
+        "legs",
+        "Failed legs by what they say about the engine; `neutral` and `local` say nothing.",
+        (ENGINE, Label("class", tuple(FailureClass))),
+    ),
+    Metric(
+        "pool_connections",
+        Kind.GAUGE,
+        "connections",
+        "Connections to an engine by use, and requests waiting for one.",
+        (ENGINE, Label("pool", tuple(Pool)), Label("state", tuple(PoolSlot))),
+        scraped=True,
+    ),
+    # Time
+    Metric(
+        "ttft_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "Arrival to the first token handed to the client.",
+        scale=Scale.TTFT,
+    ),
+    Metric(
+        "prefill_ttft_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "Arrival to the end of the prefill that the answer was generated from.",
+        scale=Scale.TTFT,
+    ),
+    Metric(
+        "tpot_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "Mean time between output tokens, of requests with at least two.",
+        scale=Scale.TPOT,
+    ),
+    Metric(
+        "request_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "Arrival to the last byte, of completed requests.",
+        scale=Scale.REQUEST,
+    ),
+    Metric(
+        "phase_seconds_total",
+        Kind.COUNTER,
+        "seconds",
+        "Time that ended requests spent in each phase; the phases sum to their lifetimes.",
+        (PHASE,),
+    ),
+    Metric(
+        "tokens_total",
+        Kind.COUNTER,
+        "tokens",
+        "Tokens of prompts that were prefilled (once per request), and tokens generated.",
+        (Label("kind", tuple(TokenKind)),),
+    ),
+    # The KV cache between the legs
+    Metric(
+        "kv_released_total",
+        Kind.COUNTER,
+        "handoffs",
+        "Handoffs that no decode would use, freed on their producer by a release leg.",
+    ),
+    Metric(
+        "kv_release_failures_total",
+        Kind.COUNTER,
+        "handoffs",
+        "Release legs that failed or took too long; each leaves an orphan.",
+    ),
+    Metric(
+        "kv_orphaned_total",
+        Kind.COUNTER,
+        "handoffs",
+        "Handoffs left on their producer until its lease ends.",
+    ),
+    Metric(
+        "kv_orphan_tokens",
+        Kind.GAUGE,
+        "tokens",
+        "Tokens of orphans whose lease has not ended; they stay priced on the engine.",
+        (ENGINE,),
+        scraped=True,
+    ),
+    Metric(
+        "handoff_missing_total",
+        Kind.COUNTER,
+        "handoffs",
+        "Prefill answers without a handoff: is the engine's KV connector configured?",
+    ),
+    Metric(
+        "handoff_expired_total",
+        Kind.COUNTER,
+        "handoffs",
+        "Handoffs discarded because they were too old to be safe.",
+    ),
+    # Signs of a misfit between router and engines
+    Metric(
+        "prefill_rewrite_rejected_total",
+        Kind.COUNTER,
+        "legs",
+        "Prefill legs answered 4xx, whose body the router had rewritten: perhaps its own bug.",
+    ),
+    Metric(
+        "tokenize_fallback_total",
+        Kind.COUNTER,
+        "requests",
+        "Prompts sized by their characters because no engine counted them in time.",
+    ),
+    # The router itself
+    Metric("ready", Kind.GAUGE, "", "1 while new requests are taken.", scraped=True),
+    Metric("draining", Kind.GAUGE, "", "1 once shutdown has begun.", scraped=True),
+    Metric(
+        "journal_dropped_total",
+        Kind.COUNTER,
+        "rows",
+        "Journal rows lost, to a full buffer or a failed write.",
+        scraped=True,
+    ),
+    Metric(
+        "journal_write_errors_total",
+        Kind.COUNTER,
+        "errors",
+        "Failures to open or write the journal file.",
+        scraped=True,
+    ),
+    Metric("build_info", Kind.GAUGE, "", "Always 1.", (VERSION,)),
+)
+
+# Fractions of a target, dense around it: the share of requests that met the target is read off
+# exactly, because 1.0 is a bucket's edge, and the share that missed it by little is seen too.
+_AROUND_TARGET = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+_OUTPUT_TOKENS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+def buckets(scale: Scale, *, ttft_s: float, tpot_s: float) -> tuple[float, ...]:
+    """Return a histogram's upper edges in seconds, for the targets of this fleet.
+
+    TTFT and TPOT: fractions of the target. REQUEST: what a request of so many output tokens
+    takes if it just meets both targets.
+    """
+    if scale is Scale.REQUEST:
+        edges = [ttft_s + (tokens - 1) * tpot_s for tokens in _OUTPUT_TOKENS]
+    else:
+        target = ttft_s if scale is Scale.TTFT else tpot_s
+        edges = [target * fraction for fraction in _AROUND_TARGET]
+    # 6 digits: 0.1 * 3 is to read 0.3 in a label. Edges that round to one are one.
+    return tuple(dict.fromkeys(float(f"{edge:.6g}") for edge in edges))

@@ -1,0 +1,64 @@
+"""The closed set of codes a request can end with, as metrics know them.
+
+docs/errors.md has a line for each; a test compares the two.
+"""
+
+from __future__ import annotations
+
+OK = "ok"
+"""The label of a request that ended without a code: it completed."""
+
+OTHER = "other"
+"""The label of every code that is not listed here, such as one that an engine made up."""
+
+ERROR_CODES = (
+    # The client's fault
+    "invalid_request",
+    "model_not_found",
+    "body_too_large",
+    "engine_rejected",
+    # Turned away
+    "retention_full",
+    "not_ready",
+    "draining",
+    "no_engine",
+    "queue_full",
+    "projected_ttft",
+    "projected_tpot",
+    # Out of time
+    "request_expired",
+    "expired",
+    "queue_expired",
+    "handoff_expired",
+    "prefill",
+    "first_token",
+    "read_gap",
+    # An engine failed
+    "engine_failed",
+    "engine_unreachable",
+    "engine_closed",
+    "engine_protocol",
+    "engine_status",
+    "handoff_incomplete",
+    "stream_failed",
+    # The router failed
+    "pool_exhausted",
+    "response_too_large",
+    "local",
+    "internal",
+    # Ended from outside
+    "client_closed",
+    "cancelled",
+    "shutdown",
+)
+
+CODE_LABELS = (OK, *ERROR_CODES, OTHER)
+
+_LABELS = dict.fromkeys(ERROR_CODES)
+
+
+def code_label(code: str | None) -> str:
+    """Return the value of the `code` label for `code`: never one outside `CODE_LABELS`."""
+    if code is None:
+        return OK
+    return code if code in _LABELS else OTHER

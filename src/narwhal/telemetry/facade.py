@@ -1,0 +1,220 @@
+"""One object that is told what happened, and from it keeps metrics, journal and totals alike."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from narwhal.model import Limit, Route, Terminal
+from narwhal.telemetry.catalogue import Endpoint, StatusClass
+from narwhal.telemetry.codes import code_label
+from narwhal.telemetry.journal import Journal
+from narwhal.telemetry.live import LiveState
+from narwhal.telemetry.metrics import Metrics
+from narwhal.telemetry.rows import StopRow
+from narwhal.telemetry.scrape import live_readings
+from narwhal.telemetry.state import Totals, encode_state, state_document
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from narwhal.model import FailureClass
+    from narwhal.telemetry.live import StateSource
+    from narwhal.telemetry.rows import RequestRow
+    from narwhal.telemetry.scrape import Readings
+    from narwhal.telemetry.sink import JournalFile
+
+RECENT_OUTCOMES = 32
+"""Ended requests kept for the state document: a screenful."""
+
+_ENDPOINT = {Route.COMPLETIONS: Endpoint.COMPLETIONS, Route.CHAT: Endpoint.CHAT}
+_CLASSES = {2: StatusClass.SUCCESS, 4: StatusClass.CLIENT, 5: StatusClass.SERVER}
+
+
+class Telemetry:
+    """The telemetry of one router. Synchronous throughout: no method blocks, none raises.
+
+    `request_started` and `request_ended` are called once each for an original request, and
+    everything that is said about requests anywhere derives from those two calls. It keeps no
+    time of its own: clocks are arguments.
+    """
+
+    def __init__(
+        self,
+        *,
+        engines: Sequence[str],
+        ttft_s: float,
+        tpot_s: float,
+        version: str,
+        model: str,
+        started: float,
+        journal: Journal | None = None,
+    ) -> None:
+        """`started` is now on the clock that `state` will be asked with."""
+        self.metrics = Metrics(
+            engines=engines, ttft_s=ttft_s, tpot_s=tpot_s, version=version, read=self._readings
+        )
+        self.journal = Journal() if journal is None else journal
+        self._version = version
+        self._model = model
+        self._started = started
+        self._source: StateSource | None = None
+        self._file: JournalFile | None = None
+        self._recent: deque[RequestRow] = deque(maxlen=RECENT_OUTCOMES)
+        self._received = 0
+        self._terminals = dict.fromkeys(Terminal, 0)
+        self._limits = dict.fromkeys(Limit, 0)
+        self._attempts = 0
+        self._retries = 0
+        self._kv_released = 0
+        self._kv_orphaned = 0
+
+    def attach(self, source: StateSource, *, journal_file: JournalFile | None = None) -> None:
+        """Say who describes the router from now on; until then it is shown empty and not ready."""
+        self._source = source
+        self._file = journal_file
+
+    @property
+    def in_flight(self) -> int:
+        """Requests started and not ended: zero in a router at rest."""
+        return self._received - sum(self._terminals.values())
+
+    def totals(self) -> Totals:
+        """Return the counts since the start, as a value that later events do not change."""
+        return Totals(
+            received=self._received,
+            terminals=dict(self._terminals),
+            limits_fired=dict(self._limits),
+            attempts=self._attempts,
+            retries=self._retries,
+            kv_released=self._kv_released,
+            kv_orphaned=self._kv_orphaned,
+            journal_dropped=self.journal.dropped,
+        )
+
+    # Requests
+
+    def request_started(self, route: Route) -> None:
+        """A completion request arrived: its head has been read, nothing is decided yet."""
+        self._received += 1
+        self.metrics.requests_received[route].inc()
+
+    def request_ended(self, row: RequestRow) -> None:
+        """It reached its terminal. Called once, with all there is to know about it."""
+        self._terminals[row.terminal] += 1
+        self._recent.append(row)
+        self.journal.append_nowait(row)
+        metrics = self.metrics
+        metrics.requests[row.route, row.terminal].inc()
+        metrics.requests_ended[code_label(row.code)].inc()
+        self.answered(_ENDPOINT[row.route], row.status)
+        for limit in row.limits_fired:
+            self.limit_fired(limit)
+        if row.tokenize_fallback:
+            metrics.tokenize_fallback.inc()
+        self._count_attempts(row)
+        self._count_time(row)
+        self._count_tokens(row)
+
+    def _count_attempts(self, row: RequestRow) -> None:
+        for attempt in row.attempts:
+            self.metrics.attempts[attempt.result].inc()
+        self._attempts += len(row.attempts)
+        retries = max(len(row.attempts) - 1, 0)
+        if retries:
+            self._retries += retries
+            self.metrics.retries.inc(retries)
+
+    def _count_time(self, row: RequestRow) -> None:
+        metrics = self.metrics
+        for phase, seconds in row.spent.items():
+            metrics.phase_seconds[phase].inc(max(seconds, 0.0))
+        if row.queue_wait_s is not None:
+            metrics.queue_wait.observe(row.queue_wait_s)
+        if row.ttft_s is not None:
+            metrics.ttft.observe(row.ttft_s)
+        if row.prefill_ttft_s is not None:
+            metrics.prefill_ttft.observe(row.prefill_ttft_s)
+        if row.tpot_s is not None:
+            metrics.tpot.observe(row.tpot_s)
+        if row.terminal is Terminal.COMPLETED:
+            metrics.request.observe(row.request_s)
+
+    def _count_tokens(self, row: RequestRow) -> None:
+        if row.prompt_tokens is not None and row.prefill_ttft_s is not None:
+            self.metrics.tokens_prompt.inc(row.prompt_tokens)
+        # While streaming, an event counts as a token; the engine's own count corrects that upward.
+        uncounted = row.completion_tokens - row.tokens_counted
+        if uncounted > 0:
+            self.metrics.tokens_completion.inc(uncounted)
+
+    # Everything else
+
+    def answered(self, endpoint: Endpoint, status: int | None) -> None:
+        """An HTTP answer on a route that is no completion; completions are counted as they end."""
+        if status is None:
+            kind = StatusClass.NONE
+        else:
+            kind = _CLASSES.get(status // 100, StatusClass.OTHER)
+        self.metrics.http_responses[endpoint, kind].inc()
+
+    def limit_fired(self, limit: Limit) -> None:
+        """A limit fired outside any request (a probe, a release leg); rows bring the others."""
+        self._limits[limit] += 1
+        self.metrics.limits_fired[limit].inc()
+
+    def offered(self, *, sized: bool) -> None:
+        """A request was put to admission, or (`sized` false) turned away before it was read."""
+        self.metrics.offers.inc()
+        if not sized:
+            self.metrics.unsized_offers.inc()
+
+    def engine_failed(self, engine: str, failure: FailureClass) -> None:
+        """A leg on `engine` failed; also where another attempt will make up for it."""
+        self.metrics.engine_failures[engine, failure].inc()
+
+    def kv_released(self) -> None:
+        """A release leg freed a handoff."""
+        self._kv_released += 1
+        self.metrics.kv_released.inc()
+
+    def kv_orphaned(self, *, release_failed: bool) -> None:
+        """A handoff stays on its producer until the lease ends: unsent release leg or failed."""
+        self._kv_orphaned += 1
+        self.metrics.kv_orphaned.inc()
+        if release_failed:
+            self.metrics.kv_release_failures.inc()
+
+    # Documents
+
+    def stop_row(self, *, ts: float, now: float) -> StopRow:
+        """Return the row that closes the journal."""
+        return StopRow(
+            ts=ts,
+            uptime_s=now - self._started,
+            terminals=dict(self._terminals),
+            dropped=self.journal.dropped,
+        )
+
+    def state(self, now: float) -> bytes:
+        """Return the state document as JSON."""
+        document = state_document(
+            version=self._version,
+            model=self._model,
+            uptime_s=now - self._started,
+            live=self._live(),
+            totals=self.totals(),
+            recent=reversed(self._recent),
+        )
+        return encode_state(document)
+
+    def _live(self) -> LiveState:
+        return LiveState() if self._source is None else self._source.live_state()
+
+    def _readings(self) -> Readings:
+        readings = live_readings(self._live())
+        readings["requests_in_flight"] = {(): self.in_flight}
+        readings["journal_dropped_total"] = {(): self.journal.dropped}
+        if self._file is not None:
+            readings["journal_write_errors_total"] = {(): self._file.errors}
+        return readings

@@ -1,0 +1,69 @@
+"""The router as it describes itself when somebody asks: a scrape, or the state document.
+
+The router gives one value, `LiveState`; `/metrics` and `/narwhal/state` both show that value, so
+that they cannot disagree, and nothing is written on the hot path for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from narwhal.model import Phase, Role
+    from narwhal.telemetry.catalogue import Pool
+
+
+@attrs.frozen
+class PoolView:
+    """One connection pool of an engine."""
+
+    idle: int
+    busy: int
+    waiting: int
+
+
+@attrs.frozen(kw_only=True)
+class EngineView:
+    """One engine as the router sees it now. Mappings have entries for prefill and decode."""
+
+    iid: str
+    role: Role
+    pin: bool
+    suspicion: str
+    """Its standing with the failure evidence, in one word."""
+    seats: Mapping[Phase, int]
+    seat_limit: Mapping[Phase, int] = attrs.field(factory=dict)
+    """Empty, or 0 in a phase: no limit."""
+    residents: Mapping[Phase, int]
+    reserved_tokens: int
+    """KV tokens of its residents, prompt and expected output."""
+    orphan_tokens: int = 0
+    """KV tokens of handoffs it still holds though no decode will fetch them."""
+    pools: Mapping[Pool, PoolView] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class LiveState:
+    """The router as it is now."""
+
+    ready: bool = False
+    not_ready: tuple[str, ...] = ()
+    """Why it is not, a sentence each."""
+    draining: bool = False
+    waiting: int = 0
+    """Requests waiting to be admitted."""
+    retained: int = 0
+    """Requests held in memory."""
+    retry_credits: float = 0.0
+    engines: tuple[EngineView, ...] = ()
+
+
+class StateSource(Protocol):
+    """Whoever can describe the router: synchronous, cheap, and without side effects."""
+
+    def live_state(self) -> LiveState:
+        """Return the state now. Called once a scrape and once a state document."""

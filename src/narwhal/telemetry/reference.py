@@ -1,0 +1,73 @@
+"""The metric reference page, written from the catalogue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from narwhal.telemetry.catalogue import CATALOGUE, Kind, Scale, buckets
+
+if TYPE_CHECKING:
+    from narwhal.telemetry.catalogue import Label, Metric
+
+_HEAD = """\
+# Metrics
+
+<!-- Written by docs/generate.py from narwhal.telemetry.catalogue: edit that. -->
+
+`GET /metrics` answers in the Prometheus text format. Every label has a closed set of values, so
+the number of series is fixed when the router starts: nothing that a client sends can add one.
+Metrics marked *at scrape* are read from the router's state when they are asked for; the others
+are counted as things happen.
+
+| metric | type | labels | unit | meaning |
+|---|---|---|---|---|
+"""
+
+_LABELS = """
+## Label values
+
+| label | values |
+|---|---|
+"""
+
+_BUCKETS = """
+## Histogram buckets
+
+The edges are scaled to the fleet's targets `slo.ttft_s` and `slo.tpot_s`. Each target is itself
+an edge, so the share of requests that met it is exact:
+`narwhal_ttft_seconds_bucket{{le="<target>"}} / narwhal_ttft_seconds_count`.
+
+- `queue_wait_seconds`, `ttft_seconds` and `prefill_ttft_seconds`: `slo.ttft_s` times {ttft}.
+- `tpot_seconds`: `slo.tpot_s` times {tpot}.
+- `request_seconds`: what a request of so many output tokens takes when it just meets both
+  targets, `slo.ttft_s + (tokens - 1) * slo.tpot_s`, for 1 and for 16 to 16384 tokens in doublings.
+"""
+
+
+def catalogue_markdown() -> str:
+    """Return the text of docs/metrics.md."""
+    rows = "".join(_row(metric) for metric in CATALOGUE)
+    labels: dict[tuple[str, ...], Label] = {}
+    for metric in CATALOGUE:
+        for label in metric.labels:
+            labels.setdefault((label.name, *label.values), label)
+    values = "".join(f"| `{label.name}` | {_values(label)} |\n" for label in labels.values())
+    edges = {scale: _numbers(buckets(scale, ttft_s=1.0, tpot_s=1.0)) for scale in Scale}
+    tail = _BUCKETS.format(ttft=edges[Scale.TTFT], tpot=edges[Scale.TPOT])
+    return _HEAD + rows + _LABELS + values + tail
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label.name}`" for label in metric.labels)
+    kind = f"{metric.kind}, *at scrape*" if metric.scraped else str(metric.kind)
+    if metric.kind is Kind.HISTOGRAM:
+        kind = "[histogram](#histogram-buckets)"
+    return f"| `{metric.full_name}` | {kind} | {labels} | {metric.unit} | {metric.help} |\n"
+
+
+def _values(label: Label) -> str:
+    return label.meaning or ", ".join(f"`{value}`" for value in label.values)
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -1,0 +1,208 @@
+"""Rows and readings for the tests of this folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
+from narwhal.telemetry import (
+    AttemptResult,
+    AttemptRow,
+    EngineView,
+    Journal,
+    LiveState,
+    Pool,
+    PoolView,
+    RequestRow,
+    Telemetry,
+)
+
+if TYPE_CHECKING:
+    from narwhal.telemetry.catalogue import Metric
+
+ENGINES = ("n0", "n1")
+
+ROW = RequestRow(
+    ts=1_700_000_000.25,
+    arrival=12.5,
+    request_id="r-1",
+    client_request_id="mine",
+    route=Route.CHAT,
+    stream=True,
+    terminal=Terminal.COMPLETED,
+    status=200,
+    limits_fired=(Limit.FIRST_TOKEN,),
+    prompt_tokens=100,
+    prompt_exact=True,
+    max_tokens=64,
+    completion_tokens=50,
+    tokens_counted=48,
+    attempts=(
+        AttemptRow(
+            n=1,
+            prefill="n0",
+            decode="n1",
+            result=AttemptResult.FAILED,
+            code="first_token",
+            phase=Phase.DECODE,
+            engine="n1",
+            failure=FailureClass.TIMEOUT,
+            limit=Limit.FIRST_TOKEN,
+            prefill_s=0.2,
+            handoff_age_s=0.21,
+        ),
+        AttemptRow(
+            n=2,
+            prefill="n1",
+            decode="n0",
+            result=AttemptResult.COMPLETED,
+            prefill_s=0.1,
+            handoff_age_s=0.11,
+            first_token_s=0.05,
+        ),
+    ),
+    spent={
+        Phase.INGRESS: 0.01,
+        Phase.QUEUE: 0.25,
+        Phase.PREFILL: 0.3,
+        Phase.BACKOFF: 0.04,
+        Phase.DECODE: 3.4,
+    },
+    ttft_s=3.1,
+    prefill_ttft_s=3.0,
+    tpot_s=0.02,
+)
+
+LIVE = LiveState(
+    ready=True,
+    draining=True,
+    waiting=3,
+    retained=7,
+    retry_credits=9.5,
+    engines=tuple(
+        EngineView(
+            iid=iid,
+            role=role,
+            pin=False,
+            suspicion="trusted",
+            seats={Phase.PREFILL: 1, Phase.DECODE: 2},
+            seat_limit={Phase.PREFILL: 4},
+            residents={Phase.PREFILL: 3, Phase.DECODE: 4},
+            reserved_tokens=2048,
+            orphan_tokens=512,
+            pools={
+                Pool.SERVING: PoolView(idle=5, busy=6, waiting=8),
+                Pool.CONTROL: PoolView(idle=1, busy=1, waiting=1),
+            },
+        )
+        for iid, role in zip(ENGINES, Role, strict=True)
+    ),
+)
+
+
+@attrs.frozen
+class FixedSource:
+    """A router that always says the same of itself."""
+
+    live: LiveState = LIVE
+
+    def live_state(self) -> LiveState:
+        return self.live
+
+
+def make_telemetry(*, journal: Journal | None = None) -> Telemetry:
+    return Telemetry(
+        engines=ENGINES,
+        ttft_s=2.0,
+        tpot_s=0.05,
+        version="9.9",
+        model="tiny",
+        started=100.0,
+        journal=journal,
+    )
+
+
+def everything_happens(telemetry: Telemetry) -> None:
+    """Each kind of event there is, at least once."""
+    telemetry.request_started(Route.CHAT)
+    telemetry.request_started(Route.COMPLETIONS)
+    telemetry.request_ended(attrs.evolve(ROW, tokenize_fallback=True))
+    telemetry.limit_fired(Limit.HEALTH)
+    telemetry.offered(sized=True)
+    telemetry.offered(sized=False)
+    telemetry.engine_failed("n1", FailureClass.TIMEOUT)
+    telemetry.kv_released()
+    telemetry.kv_orphaned(release_failed=True)
+    telemetry.metrics.handoff_missing.inc()
+    telemetry.metrics.handoff_expired.inc()
+    telemetry.metrics.prefill_rewrite_rejected.inc()
+    telemetry.metrics.tokens_completion.inc(48)
+
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def scraped(telemetry: Telemetry) -> Samples:
+    """Parse the exposition: value by name and labels, each series once."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(telemetry.metrics.render().decode()):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def values_of(samples: Samples, metric: Metric) -> list[float]:
+    names = {metric.full_name, metric.full_name + "_count"}
+    return [value for (name, _), value in samples.items() if name in names]
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples["narwhal_" + name, tuple(sorted(labels.items()))]
+
+
+_seconds = st.floats(0, 1e6)
+_maybe_seconds = st.none() | _seconds
+_anything: st.SearchStrategy[Any] = st.none() | st.text() | st.binary()
+
+
+def attempts() -> st.SearchStrategy[AttemptRow]:
+    return st.builds(
+        AttemptRow,
+        n=st.integers(1, 3),
+        prefill=st.sampled_from(ENGINES),
+        decode=st.none() | st.sampled_from(ENGINES),
+        result=st.sampled_from(AttemptResult),
+        code=st.none() | st.text(),
+        prefill_s=_maybe_seconds,
+    )
+
+
+def rows() -> st.SearchStrategy[RequestRow]:
+    """Rows of every shape, with whatever a client or an engine could have put into the texts."""
+    return st.builds(
+        RequestRow,
+        ts=_seconds,
+        arrival=_seconds,
+        request_id=st.text(),
+        client_request_id=_anything,
+        route=st.sampled_from(Route),
+        terminal=st.sampled_from(Terminal),
+        status=st.none() | st.integers(100, 599),
+        code=_anything,
+        limits_fired=st.lists(st.sampled_from(Limit), max_size=3).map(tuple),
+        prompt_tokens=st.none() | st.integers(0, 10**6),
+        completion_tokens=st.integers(0, 10**6),
+        tokens_counted=st.integers(0, 10**6),
+        attempts=st.lists(attempts(), max_size=3).map(tuple),
+        spent=st.dictionaries(st.sampled_from(Phase), _seconds),
+        ttft_s=_maybe_seconds,
+        prefill_ttft_s=_maybe_seconds,
+        tpot_s=_maybe_seconds,
+        tokenize_fallback=st.booleans(),
+    )

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import msgspec
+from telemetry_samples import LIVE, ROW, FixedSource, make_telemetry
+
+from narwhal.model import Limit, Terminal
+from narwhal.telemetry.facade import RECENT_OUTCOMES
+from narwhal.telemetry.state import Totals, encode_state, state_document
+
+TOTALS = Totals(
+    received=5,
+    terminals={Terminal.COMPLETED: 3, Terminal.FAILED: 1},
+    limits_fired={Limit.CONNECT: 2},
+    attempts=6,
+    retries=1,
+    kv_released=4,
+    kv_orphaned=2,
+    journal_dropped=7,
+)
+
+
+def document() -> dict[str, Any]:
+    built = state_document(
+        version="9.9", model="tiny", uptime_s=12.34567, live=LIVE, totals=TOTALS, recent=[ROW]
+    )
+    decoded = msgspec.json.decode(encode_state(built))
+    assert isinstance(decoded, dict)
+    return decoded
+
+
+def test_the_document_says_what_the_values_say() -> None:
+    shown = document()
+    assert shown["uptime_s"] == 12.346
+    assert shown["requests"] == {
+        "received": 5,
+        "in_flight": 1,
+        "waiting": 3,
+        "retained": 7,
+        "terminals": {"completed": 3, "failed": 1},
+    }
+    assert shown["limits_fired"] == {"connect": 2}
+    assert shown["attempts"] == {"total": 6, "retries": 1, "retry_credits": 9.5}
+    assert shown["kv"] == {"released": 4, "orphaned": 2, "orphan_tokens": 1024}
+    assert shown["journal"] == {"dropped": 7}
+
+
+def test_an_engine_is_shown_with_all_that_is_known_of_it() -> None:
+    assert document()["engines"][1] == {
+        "iid": "n1",
+        "role": "decode",
+        "pin": False,
+        "suspicion": "trusted",
+        "seats": {"prefill": 1, "decode": 2},
+        "seat_limit": {"prefill": 4},
+        "residents": {"prefill": 3, "decode": 4},
+        "reserved_tokens": 2048,
+        "orphan_tokens": 512,
+        "pools": {
+            "serving": {"idle": 5, "busy": 6, "waiting": 8},
+            "control": {"idle": 1, "busy": 1, "waiting": 1},
+        },
+    }
+
+
+def test_recent_outcomes_are_newest_first_and_bounded() -> None:
+    telemetry = make_telemetry()
+    telemetry.attach(FixedSource())
+    for number in range(RECENT_OUTCOMES + 5):
+        telemetry.request_ended(attrs.evolve(ROW, request_id=f"r-{number}"))
+    recent = msgspec.json.decode(telemetry.state(101.0))["recent"]
+    assert len(recent) == RECENT_OUTCOMES
+    assert recent[0]["request_id"] == f"r-{RECENT_OUTCOMES + 4}"
+    assert recent[0]["attempts"] == 2
+    assert recent[0]["request_s"] == 4.0
+
+
+def test_it_is_written_for_people_too() -> None:
+    text = encode_state({"a": {"b": 1}})
+    assert text == b'{\n  "a": {\n    "b": 1\n  }\n}\n'
