@@ -1,0 +1,41 @@
+"""The fleet file: its schema, its loader, and what follows from its values.
+
+Pure: it reads one file when asked to, and nothing else. `load_fleet` returns a frozen
+`FleetConfig` in which every field has a value within its bounds and every rule between fields
+holds, or raises `ConfigError` with all that is wrong, a line for each mistake.
+"""
+
+from narwhal.config.control import Controller, Reactive, Thresholds
+from narwhal.config.engine_settings import Connector, EngineSettings
+from narwhal.config.environment import engine_api_key
+from narwhal.config.fleet import EngineSpec, FleetConfig, Hardware
+from narwhal.config.load import Loaded, load_fleet, parse_fleet, read_fleet
+from narwhal.config.recovery import Health, Profiles, Recovery, RestartPolicy
+from narwhal.config.rules import broken_rules
+from narwhal.config.serving import Admission, Serving, Slo
+from narwhal.config.structure import unstructure_fleet
+
+__all__ = [
+    "Admission",
+    "Connector",
+    "Controller",
+    "EngineSettings",
+    "EngineSpec",
+    "FleetConfig",
+    "Hardware",
+    "Health",
+    "Loaded",
+    "Profiles",
+    "Reactive",
+    "Recovery",
+    "RestartPolicy",
+    "Serving",
+    "Slo",
+    "Thresholds",
+    "broken_rules",
+    "engine_api_key",
+    "load_fleet",
+    "parse_fleet",
+    "read_fleet",
+    "unstructure_fleet",
+]
