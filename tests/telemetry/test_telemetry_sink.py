@@ -146,6 +146,7 @@ def test_a_torn_line_spoils_no_other(
 ) -> None:
     disk = with_disk(monkeypatch, Disk(6))
     assert file.write(b"one\ntwo\nthree\n") == 1
+    assert file.write(b"lost whole\n") == 0
     disk.room = 100
     assert file.write(b"four\n") == 1
     assert path.read_bytes() == b"one\ntw\nfour\n"
