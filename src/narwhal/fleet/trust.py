@@ -96,6 +96,11 @@ class Trust:
         """Whether `recovery.failure_quarantine_s` keeps the engine out of placement at `now`."""
         return now < self._standing[iid, phase].failed_at + self._quarantine_s
 
+    def describe(self, iid: str, now: float) -> str:
+        """One word or a few for people: `trusted`, or the phases in which it is avoided."""
+        avoided = [phase for phase in self.PHASES if self.doubtful(iid, phase, now)]
+        return f"avoided for {', '.join(avoided)}" if avoided else "trusted"
+
     def failures(self, iid: str, phase: Phase) -> int:
         """Consecutive failures of `phase` on `iid`."""
         return self._standing[iid, phase].failures

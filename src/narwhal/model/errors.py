@@ -14,6 +14,8 @@ from narwhal.model.enums import FailureClass, Fault, Limit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from narwhal.model.outcome import Outcome
+
 
 class NarwhalError(Exception):
     """The root of everything narwhal raises on purpose."""
@@ -165,6 +167,16 @@ class PoolExhausted(LocalError):
     """`Limit.POOL` fired: no connection to the engine came free in time."""
 
     code = "pool_exhausted"
+
+
+class RequestFailed(NarwhalError):
+    """A request of an embedding application did not complete; `outcome` says how it ended."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message or outcome.code)
+        self.outcome = outcome
+        self.status = outcome.status
+        self.code = outcome.code or "internal"
 
 
 class ResponseTooLarge(LocalError):

@@ -82,9 +82,7 @@ class Attempt:
         if isinstance(prefilled, Failure):
             return prefilled
         held = prefilled.held
-        run = DecodeRun(
-            self, handoff=held.handoff if held else None, template=prefilled.template
-        )
+        run = DecodeRun(self, handoff=held.handoff if held else None, template=prefilled.template)
         try:
             return await self._decode(prefilled, run)
         finally:
@@ -101,7 +99,7 @@ class Attempt:
         with place:
             self.times.prefill = place.iid
             started = trio.current_time()
-            with trio.CancelScope(deadline=started + core.config.serving.prefill_timeout_s) as limit:
+            with trio.CancelScope(deadline=started + core.config.serving.prefill_timeout_s):
                 try:
                     body = await core.engines[place.iid].prefill(
                         life.request.route,
@@ -186,7 +184,9 @@ class Attempt:
             self.times.prefill = self.times.decode = place.iid
             run = DecodeRun(self, handoff=None, template=None)
             started = trio.current_time()
-            with trio.CancelScope(deadline=started + core.config.serving.prefill_timeout_s) as limit:
+            with trio.CancelScope(
+                deadline=started + core.config.serving.prefill_timeout_s
+            ) as limit:
                 try:
                     return await run.run(place.iid, limit, started=started)
                 except (EngineError, LocalError) as error:

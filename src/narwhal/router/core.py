@@ -11,6 +11,7 @@ from narwhal.fleet import Ledger, Orphans, Trust
 from narwhal.model import FailureClass, Phase, Role
 from narwhal.placement import Candidate, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
+from narwhal.router.lives import Lives
 from narwhal.router.queue import AdmissionQueue
 from narwhal.router.releases import Releases
 from narwhal.router.seats import SeatDesk
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from narwhal.config import FleetConfig
     from narwhal.engine import EngineClient
     from narwhal.placement import Choice
-    from narwhal.router.life import RequestLife
     from narwhal.telemetry import Telemetry
 
 # Weight of the newest request in the mean service time that Retry-After is projected from.
@@ -59,10 +59,12 @@ class Core:
         self.counting = dict.fromkeys(engines, 0)
         self.credits = Credits(serving.retry_budget, serving.retry_replenish)
         self.retry = RetryPolicy(
-            max_attempts=serving.max_attempts, base_s=serving.retry_base_s, cap_s=serving.retry_cap_s
+            max_attempts=serving.max_attempts,
+            base_s=serving.retry_base_s,
+            cap_s=serving.retry_cap_s,
         )
         self.releases = Releases(self)
-        self.lives: dict[RequestLife, None] = {}
+        self.lives = Lives()
         self.retained = 0
         self.retained_limit = serving.max_connections + serving.queue_capacity
         self.draining = False
@@ -90,8 +92,13 @@ class Core:
 
     # Placement
 
-    def pick(self, phase: Phase, exclude: Collection[str] = ()) -> Choice | None:
-        """The engine for a leg of `phase` now, or None if all that would do are full."""
+    def pick(
+        self, phase: Phase, exclude: Collection[str] = (), *, seated: bool = True
+    ) -> Choice | None:
+        """The engine for a leg of `phase` now, or None if all that would do are full.
+
+        A leg that is not `seated` takes no place, so a full engine will do.
+        """
         now = trio.current_time()
         desk = self.desks[phase]
         candidates = [
@@ -101,7 +108,7 @@ class Core:
                 load=self.ledger.residents(iid, phase),
                 available=not self.trust.quarantined(iid, phase, now),
                 doubtful=self.trust.doubtful(iid, phase, now),
-                seats=desk.free(iid),
+                seats=desk.free(iid) if seated else math.inf,
             )
             for iid, engine in self.engines.items()
         ]

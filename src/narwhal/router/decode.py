@@ -70,9 +70,7 @@ class DecodeRun:
         """
         return self.handoff is not None and (self._leg is None or self._refused)
 
-    async def run(
-        self, iid: str, before: trio.CancelScope, *, started: float
-    ) -> Failure | None:
+    async def run(self, iid: str, before: trio.CancelScope, *, started: float) -> Failure | None:
         """Dispatch and finish one leg on `iid`; None once the client has its whole answer.
 
         `before` is the limit that ends with the dispatch (of a handoff) or with the first token

@@ -33,8 +33,6 @@ BUSY = frozenset({408, 429, 503})
 # URL, and would send the client looking for a mistake that is not its own.
 OUR_FAULT = frozenset({401, 403, 404, 405, 407})
 
-TIMED_OUT = FailureClass.TIMEOUT
-
 LIMIT_FIELDS = {
     Limit.REQUEST: "serving.request_timeout_s",
     Limit.QUEUE: "serving.queue_timeout_s",

@@ -10,13 +10,14 @@ import trio
 from narwhal.model import (
     ClientError,
     EngineError,
+    FailureClass,
+    Limit,
     LocalError,
     Outcome,
     Phase,
     Stopwatch,
     Terminal,
 )
-from narwhal.model import Limit as L
 from narwhal.retry import NoRetry
 from narwhal.router import failures
 from narwhal.router.attempt import Attempt
@@ -59,7 +60,6 @@ class RequestLife:
         self,
         core: Core,
         route: Route,
-        reply: Reply,
         *,
         arrival: float,
         client_id: str | None = None,
@@ -67,7 +67,7 @@ class RequestLife:
     ) -> None:
         self.core = core
         self.route = route
-        self.reply = reply
+        self.reply: Reply
         self.arrival = arrival
         self.deadline = arrival + core.config.serving.request_timeout_s
         self.request_id = core.new_id()
@@ -84,7 +84,7 @@ class RequestLife:
     # Ended from outside
 
     def client_gone(self) -> None:
-        """The client left: end the request now. Later calls, and calls after its end, do nothing."""
+        """The client left: end the request now. A call after its end does nothing."""
         self._stop(failures.client_closed(), "the client closed the connection")
 
     def shut_down(self) -> None:
@@ -98,14 +98,15 @@ class RequestLife:
 
     # The whole
 
-    async def run(self, ingress: Ingress) -> Outcome:
-        """Serve the request that `ingress` reads, and write its answer.
+    async def run(self, reply: Reply, ingress: Ingress) -> Outcome:
+        """Serve the request that `ingress` reads, and write its answer to `reply`.
 
         Cancelling it is how an embedding application ends a request; it is recorded as
         `cancelled`, and everything is given back before `Cancelled` leaves.
         """
         core = self.core
-        core.lives[self] = None
+        self.reply = reply
+        core.lives.add(self)
         core.telemetry.request_started(self.route)
         outcome = failures.caller_cancelled()
         try:
@@ -119,11 +120,17 @@ class RequestLife:
             if outcome.terminal is not Terminal.COMPLETED:
                 await self._tell(outcome)
         finally:
-            del core.lives[self]
+            core.lives.remove(self)
             self._account(outcome)
         return outcome
 
     async def _serve(self, ingress: Ingress) -> Outcome:
+        core = self.core
+        if core.draining or not core.retain_nowait():
+            core.telemetry.offered(sized=False)
+            if core.draining:
+                return failures.draining()
+            return failures.retention_full(core.config, core.drain_seconds())
         try:
             self.request = await ingress()
             self.record.request = self.request
@@ -134,6 +141,8 @@ class RequestLife:
         except Exception:
             logger.exception("request %s failed inside the router", self.request_id)
             return failures.internal_error()
+        finally:
+            core.forget()
 
     async def _tell(self, outcome: Outcome) -> None:
         """Write the error, if there is anybody to read it."""
@@ -201,8 +210,8 @@ class RequestLife:
             core.counting[engine.iid] -= 1
         self.record.tokenize_fallback = True
         if limit.cancelled_caught:
-            self.record.fired(L.TOKENIZE)
-            core.blame(engine.iid, Phase.TOKENIZE, failures.TIMED_OUT)
+            self.record.fired(Limit.TOKENIZE)
+            core.blame(engine.iid, Phase.TOKENIZE, FailureClass.TIMEOUT)
 
     def counted_by_engine(self, tokens: int | None) -> None:
         """An engine, or the client's own token ids, say how long the prompt is."""
@@ -242,7 +251,7 @@ class RequestLife:
             case Admission.CLOSED:
                 return failures.draining()
             case None:
-                self.record.fired(L.QUEUE)
+                self.record.fired(Limit.QUEUE)
                 return failures.queue_expired(core.config)
 
     async def _attempts(self) -> Outcome:
@@ -329,6 +338,6 @@ class RequestLife:
         if sink.usage is not None:
             self.counted_by_engine(sink.usage.prompt_tokens)
         self.watch.enter(Phase.RESPOND, now)
-        await self.reply.complete(answer)
+        await self.reply.complete(answer, stream=self.request.stream)
         if record.ttft_s is None:
             record.ttft_s = trio.current_time() - self.arrival

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from narwhal.engine import Correlation
 from narwhal.model import EngineError, LocalError, Phase
 from narwhal.wire import vllm
 
 if TYPE_CHECKING:
+    from narwhal.engine import Correlation
     from narwhal.router.core import Core
     from narwhal.wire.vllm import Handoff
 
@@ -46,10 +46,9 @@ class Releases:
         self._core = core
         self._nursery: trio.Nursery | None = None
         self.running = 0
+        self._done: trio.Event | None = None
 
-    async def run(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; the caller bounds what is still running at the end."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -68,6 +67,12 @@ class Releases:
         self.running += 1
         self._nursery.start_soon(self._release, held, avoid)
 
+    async def wait_done(self) -> None:
+        """Wait until no release leg is under way: at most `RELEASE_BOUND_S`."""
+        while self.running:
+            self._done = self._done or trio.Event()
+            await self._done.wait()
+
     async def _release(self, held: HeldHandoff, avoid: str | None) -> None:
         released = False
         try:
@@ -75,6 +80,9 @@ class Releases:
                 released = await self._try_engines(held, avoid)
         finally:
             self.running -= 1
+            if not self.running and self._done is not None:
+                self._done.set()
+                self._done = None
             if released:
                 self._core.telemetry.kv_released()
             else:
@@ -83,11 +91,11 @@ class Releases:
     async def _try_engines(self, held: HeldHandoff, avoid: str | None) -> bool:
         body = vllm.release_body(self._core.config.model, held.handoff)
         exclude = {held.producer} | ({avoid} if avoid else set())
-        choice = self._core.pick(Phase.DECODE, exclude)
-        # Full or not: a leg that asks for no tokens takes no seat.
-        iid = choice.iid if choice else min(self._core.engines.keys() - {held.producer})
+        choice = self._core.pick(Phase.DECODE, exclude, seated=False)
+        if choice is None:
+            return False
         try:
-            await self._core.engines[iid].release(body, held.correlation)
+            await self._core.engines[choice.iid].release(body, held.correlation)
         except (EngineError, LocalError):
             return False
         return True

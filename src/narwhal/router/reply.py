@@ -25,8 +25,8 @@ class Reply(Protocol):
     async def write(self, data: bytes) -> None:
         """Send complete events, committing first if that has not been done."""
 
-    async def complete(self, data: bytes) -> None:
-        """Send the last bytes and end well: a stream's tail, or a whole answer with its headers."""
+    async def complete(self, data: bytes, *, stream: bool) -> None:
+        """Send the last bytes and end well: the tail of a `stream`, or a whole answer."""
 
     async def fail(self, outcome: Outcome, body: bytes, event: bytes) -> None:
         """End badly: `body` with the outcome's status, or `event` and a cut if committed."""

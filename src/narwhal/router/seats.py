@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import trio
 
@@ -106,14 +106,13 @@ class SeatDesk:
         self.serve_waiters()
         try:
             await waiter.woken.wait()
-        finally:
-            # Woken or cancelled, or both at once: the place, if there is one, changes hands here.
-            place, waiter.place = waiter.place, None
-            if place is None:
+        except trio.Cancelled:
+            if waiter.place is None:
                 del self._waiters[waiter]
-            elif sys.exc_info()[0] is not None:
-                place.release()
-        return place
+            else:
+                waiter.place.release()
+            raise
+        return cast("Place", waiter.place)  # whoever wakes a waiter has given it a place
 
     def serve_waiters(self) -> None:
         """Give free places to waiting legs, the longest waiting first."""

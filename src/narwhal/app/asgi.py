@@ -1,0 +1,129 @@
+"""The ASGI application: which path is served by what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from narwhal.app.completions import CompletionHandler
+from narwhal.app.reply import JSON
+from narwhal.model import Outcome, Route, Terminal
+from narwhal.telemetry import CONTENT_TYPE, Endpoint
+from narwhal.wire import openai
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from narwhal.app.types import Headers, Receive, Scope, Send
+    from narwhal.router import Router
+
+    Answer = tuple[int, bytes, Headers]
+
+COMPLETION_PATHS = {
+    "/v1/completions": Route.COMPLETIONS,
+    "/v1/chat/completions": Route.CHAT,
+}
+
+
+class App:
+    """Serves one router over ASGI 3: HTTP only, on Trio, in any ASGI server.
+
+    It starts nothing and owns nothing: the router lives for as long as whoever opened it says.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._complete = CompletionHandler(router)
+        self._pages: dict[str, tuple[Endpoint, Callable[[], Answer]]] = {
+            "/v1/models": (Endpoint.MODELS, self._models),
+            "/health": (Endpoint.HEALTH, self._health),
+            "/ready": (Endpoint.READY, self._ready),
+            "/metrics": (Endpoint.METRICS, self._metrics),
+            "/narwhal/state": (Endpoint.STATE, self._state),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            raise ValueError(f"only HTTP is served here, not {scope['type']}")
+        path, method = scope["path"], scope["method"]
+        route = COMPLETION_PATHS.get(path)
+        if route is not None and method == "POST":
+            await self._complete(route, scope, receive, send)
+            return
+        page = self._pages.get(path) or self._one_model(path)
+        if page is not None and method in ("GET", "HEAD"):
+            endpoint, answer = page
+            status, body, headers = answer()
+        else:
+            endpoint = Endpoint.OTHER
+            status, body, headers = _no_such(path, method, known=bool(route or page))
+        self._router.telemetry.answered(endpoint, status)
+        headers.append((b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+
+    # Pages
+
+    def _models(self) -> Answer:
+        created = int(self._router.started_at)
+        return 200, openai.models_body(self._router.config.model, created), [JSON]
+
+    def _one_model(self, path: str) -> tuple[Endpoint, Callable[[], Answer]] | None:
+        config = self._router.config
+        if path != f"/v1/models/{config.model}":
+            return None
+        created = int(self._router.started_at)
+        return Endpoint.MODELS, lambda: (200, openai.model_body(config.model, created), [JSON])
+
+    def _health(self) -> Answer:
+        """The process is alive and its event loop runs; nothing is said of the engines."""
+        return 200, b'{"status":"ok"}\n', [JSON]
+
+    def _ready(self) -> Answer:
+        reasons = self._router.not_ready()
+        if not reasons:
+            return 200, b'{"ready":true}\n', [JSON]
+        return 503, openai.encode({"ready": False, "reasons": reasons}) + b"\n", [JSON]
+
+    def _metrics(self) -> Answer:
+        kind = (b"content-type", CONTENT_TYPE.encode())
+        return 200, self._router.telemetry.metrics.render(), [kind]
+
+    def _state(self) -> Answer:
+        return 200, self._router.telemetry.state(trio.current_time()), [JSON]
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    """Nothing is started or stopped here; a server that asks is told so politely."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+def _no_such(path: str, method: str, *, known: bool) -> Answer:
+    if known:
+        allowed = "POST" if path in COMPLETION_PATHS else "GET"
+        status, code = 405, "method_not_allowed"
+        message = f"{method[:32]} is not allowed here; use {allowed}."
+        headers: Headers = [JSON, (b"allow", allowed.encode())]
+    else:
+        status, code = 404, "not_found"
+        message = (
+            "There is no such route; completions are at /v1/chat/completions and /v1/completions."
+        )
+        headers = [JSON]
+    outcome = Outcome(
+        terminal=Terminal.INVALID,
+        status=status,
+        code=code,
+        message=message,
+        error_type="invalid_request_error",
+    )
+    return status, openai.plain_error_body(outcome), headers

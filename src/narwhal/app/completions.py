@@ -1,0 +1,84 @@
+"""The two completion routes: from an ASGI exchange to the life of a request."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import trio
+
+from narwhal.app.inbox import Inbox
+from narwhal.app.reply import AsgiReply
+from narwhal.model import BodyTooLarge, InvalidRequest
+from narwhal.wire import openai
+
+if TYPE_CHECKING:
+    from narwhal.app.types import Receive, Scope, Send
+    from narwhal.model import Route
+    from narwhal.router import Router
+    from narwhal.wire.openai import CompletionRequest
+
+# A client's id is echoed and journaled, so it has to be harmless in a header and in a log.
+_CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+# W3C trace context, version 00; anything else is not passed on.
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_CONTENT_TYPES = (b"application/json", b"text/json")
+
+
+class CompletionHandler:
+    """Serves one completion request over ASGI."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._config = router.config
+
+    async def __call__(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve it to its end. Returns or raises with the response finished, or to be cut."""
+        arrival = trio.current_time()
+        headers = {name: value for name, value in scope["headers"] if name in _WANTED}
+        client_id = _matching(_CLIENT_ID, headers.get(b"x-request-id"))
+        life = self._router.open_life(
+            route,
+            arrival=arrival,
+            client_id=client_id,
+            traceparent=_matching(_TRACEPARENT, headers.get(b"traceparent")),
+        )
+        shown = (client_id or life.request_id).encode("ascii")
+        reply = AsgiReply(scope, send, headers=[(b"x-request-id", shown)], on_gone=life.client_gone)
+        limit = self._config.serving.max_request_bytes
+        inbox = Inbox(receive, limit=limit, on_gone=life.client_gone)
+
+        async def ingress() -> CompletionRequest:
+            self._check_head(headers, limit)
+            return openai.parse_request(route, await inbox.body(), model=self._config.model)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inbox.run)
+            await life.run(reply, ingress)
+            nursery.cancel_scope.cancel(reason="the request has ended")
+
+    @staticmethod
+    def _check_head(headers: dict[bytes, bytes], limit: int) -> None:
+        """Refuse what the head alone shows to be hopeless, before waiting for a body."""
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > limit:
+            raise BodyTooLarge(
+                f"The request body has {int(length)} bytes, more than the {limit} allowed "
+                "(serving.max_request_bytes)."
+            )
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind and kind not in _CONTENT_TYPES:
+            raise InvalidRequest("The content-type must be application/json.")
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise InvalidRequest("The request body must not be compressed (content-encoding).")
+
+
+_WANTED = frozenset(
+    {b"x-request-id", b"traceparent", b"content-length", b"content-type", b"content-encoding"}
+)
+
+
+def _matching(pattern: re.Pattern[bytes], value: bytes | None) -> str | None:
+    if value is None or pattern.fullmatch(value) is None:
+        return None
+    return value.decode("ascii")

@@ -1,0 +1,74 @@
+"""A router inside an application."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import trio
+
+from narwhal.app.asgi import App
+from narwhal.net import connect_tcp
+from narwhal.router import Router
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from narwhal.config import FleetConfig
+    from narwhal.net import Connect
+    from narwhal.telemetry import JournalFile
+
+
+class open_router:  # noqa: N801 - used as a function, as `trio.open_nursery` is
+    """Open a router for the length of an `async with` block.
+
+    The block's value is the `Router`: its `app` is the ASGI application, and `stream` and
+    `complete` serve requests of the application's own. The router's background tasks run in a
+    nursery of this block, under the caller's cancel scopes. Leaving the block ends what is
+    still being served, at once; for a gentle end call `router.drain(grace)` first.
+
+    Raises `ConfigError` on entry for a fleet that cannot be served as it is configured.
+    """
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        *,
+        environ: Mapping[str, str] | None = None,
+        connect: Connect = connect_tcp,
+        rng: random.Random | None = None,
+        wall_clock: Callable[[], float] = time.time,
+        journal_file: JournalFile | None = None,
+    ) -> None:
+        self._make = lambda: Router(
+            config,
+            environ=os.environ if environ is None else environ,
+            connect=connect,
+            rng=rng,
+            wall_clock=wall_clock,
+            journal_file=journal_file,
+        )
+
+    async def __aenter__(self) -> Router:
+        self._router = router = self._make()
+        router.app = App(router)
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        await self._nursery.start(router.run)
+        return router
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # As in `Call`: the block's own exception is not for the nursery to wrap.
+        self._router.stop_admitting()
+        for life in self._router.core.lives:
+            life.shut_down()
+        self._nursery.cancel_scope.cancel(reason="the router's block was left")
+        await self._manager.__aexit__(None, None, None)

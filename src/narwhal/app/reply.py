@@ -1,0 +1,109 @@
+"""Answers over ASGI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from narwhal.app.types import Headers, Scope, Send
+    from narwhal.model import Outcome
+
+    Write = Callable[[bytes], Awaitable[None]]
+
+JSON = (b"content-type", b"application/json")
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # nginx buffers proxied answers unless told otherwise, and would hold tokens back.
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class AsgiReply:
+    """The `Reply` of one HTTP exchange.
+
+    On the project's own server it uses two extensions of the ASGI scope: `narwhal.write`, which
+    sends body bytes without the message machinery, and `narwhal.abort`, which closes the
+    connection at once. On any other server it does without: a response that must not end well is
+    left unfinished, which ASGI servers answer by cutting it.
+    """
+
+    def __init__(
+        self, scope: Scope, send: Send, *, headers: Headers, on_gone: Callable[[], None]
+    ) -> None:
+        extensions = scope.get("extensions") or {}
+        self._send = send
+        self._fast: Write | None = extensions.get("narwhal.write")
+        self._abort: Callable[[], None] | None = extensions.get("narwhal.abort")
+        self._headers = headers
+        self._on_gone = on_gone
+        self._ended = False
+        self.committed = False
+
+    async def commit(self) -> None:
+        """Send the status 200 and the headers of a stream; once."""
+        if not self.committed:
+            self.committed = True
+            await self._start(200, [*_STREAM_HEADERS, *self._headers])
+            await self._body(b"", more=True)
+
+    async def write(self, data: bytes) -> None:
+        """Send events."""
+        if not self.committed:
+            self.committed = True
+            await self._start(200, [*_STREAM_HEADERS, *self._headers])
+            await self._body(data, more=True)
+        elif self._fast is not None:
+            await self._fast(data)
+        else:
+            await self._body(data, more=True)
+
+    async def complete(self, data: bytes, *, stream: bool) -> None:
+        """Send the rest of a stream, or a whole answer, and finish the response."""
+        self._ended = True
+        if not self.committed:
+            kind = _STREAM_HEADERS if stream else [JSON, (b"content-length", b"%d" % len(data))]
+            await self._start(200, [*kind, *self._headers])
+        await self._body(data, more=False)
+
+    async def fail(self, outcome: Outcome, body: bytes, event: bytes) -> None:
+        """Send the error: as a response if none was begun, else as an event and then a cut."""
+        if self.committed:
+            await self.write(event)
+            self.abort()
+            return
+        self._ended = True
+        await self._start(outcome.status, [*error_headers(outcome, body), *self._headers])
+        await self._body(body, more=False)
+
+    def abort(self) -> None:
+        """Close the connection, unless the response was finished."""
+        if not self._ended and self._abort is not None:
+            self._abort()
+
+    async def _start(self, status: int, headers: Headers) -> None:
+        await self._message({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _body(self, data: bytes, *, more: bool) -> None:
+        await self._message({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _message(self, message: dict[str, object]) -> None:
+        try:
+            await self._send(message)
+        except OSError:
+            # ASGI 2.4: a server may say so when the client is gone.
+            self._on_gone()
+
+
+def error_headers(outcome: Outcome, body: bytes) -> Headers:
+    """The headers of an error response."""
+    headers = [JSON, (b"content-length", b"%d" % len(body))]
+    if outcome.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % outcome.retry_after))
+    elif outcome.status == 429:  # noqa: PLR2004 - client libraries retry every 429 unless told
+        headers.append((b"x-should-retry", b"false"))
+    if outcome.code in ("draining", "shutdown"):
+        headers.append((b"connection", b"close"))
+    return headers

@@ -1,0 +1,23 @@
+"""The `narwhal-trio` command."""
+
+from __future__ import annotations
+
+import click
+
+from narwhal import __version__
+from narwhal.cli.config_commands import config_group
+from narwhal.cli.demo_command import demo
+from narwhal.cli.emulate_command import emulate
+from narwhal.cli.serve_command import serve
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="narwhal-trio")
+def main() -> None:
+    """Route LLM requests over engines that split prefill from decode."""
+
+
+main.add_command(serve)
+main.add_command(demo)
+main.add_command(emulate)
+main.add_command(config_group)

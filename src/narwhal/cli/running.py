@@ -1,0 +1,74 @@
+"""What the commands that serve have in common: signals, logging, errors for people."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+import click
+import trio
+
+from narwhal.net import open_listeners
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from narwhal.model import ConfigError
+    from narwhal.net import Listener
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def fail(*lines: str) -> click.exceptions.Exit:
+    """Print the reasons on stderr; raise what it returns to exit with 1."""
+    for line in lines:
+        click.echo(f"narwhal-trio: {line}", err=True)
+    return click.exceptions.Exit(1)
+
+
+def fail_config(error: ConfigError) -> click.exceptions.Exit:
+    """As `fail`, for a faulty file: one line for each fault."""
+    return fail(*error.problems)
+
+
+def set_up_logging(level: str) -> None:
+    """Log to stderr, a line for each event."""
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+async def listen(host: str, port: int) -> Sequence[Listener]:
+    """Open the listeners; a port that cannot be had is one clear line and exit code 1."""
+    try:
+        return await open_listeners(host, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise fail(
+            f"cannot listen on {host}:{port}: {reason}; choose another --host or --port"
+        ) from error
+
+
+async def until_signalled(
+    end: Callable[[], Awaitable[None]],
+    scope: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run `end` at the first SIGTERM or SIGINT and then cancel `scope`; at once at the second."""
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(*SIGNALS) as signals:
+            task_status.started()
+            await anext(signals)
+
+            async def gently() -> None:
+                await end()
+                scope.cancel(reason="shut down")
+                nursery.cancel_scope.cancel(reason="shut down")
+
+            nursery.start_soon(gently)
+            await anext(signals)
+            click.echo("narwhal-trio: second signal, ending at once", err=True)
+            scope.cancel(reason="second signal")
+            nursery.cancel_scope.cancel(reason="second signal")

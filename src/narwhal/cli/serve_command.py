@@ -1,0 +1,134 @@
+"""`narwhal-trio serve`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+import trio
+
+from narwhal.app import open_router
+from narwhal.cli.running import fail, fail_config, listen, set_up_logging, until_signalled
+from narwhal.config import load_fleet
+from narwhal.model import ConfigError
+from narwhal.net import Server
+from narwhal.telemetry import JournalFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from narwhal.config import FleetConfig
+    from narwhal.net import Listener
+
+# Pages that are being written when the last request has ended: they take microseconds.
+_LAST_PAGES_S = 0.1
+
+
+@click.command()
+@click.option("--fleet", required=True, type=click.Path(), help="The fleet file.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option("--journal", type=click.Path(), help="Append a JSON line for each request here.")
+@click.option(
+    "--max-concurrent",
+    type=click.IntRange(min=1),
+    help="Admit fewer requests at a time than serving.max_connections.",
+)
+@click.option(
+    "--graceful-timeout",
+    type=click.FloatRange(min=0),
+    help="Override serving.graceful_timeout_s, in seconds.",
+)
+@click.option(
+    "--log-level",
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+)
+@click.option("--resume", is_flag=True, help="Set recovery.resume.")
+def serve(
+    *,
+    fleet: str,
+    host: str,
+    port: int,
+    journal: str | None,
+    max_concurrent: int | None,
+    graceful_timeout: float | None,
+    log_level: str,
+    resume: bool,
+) -> None:
+    """Serve a fleet until SIGTERM or SIGINT.
+
+    The first signal drains: /ready answers 503, new and queued requests are turned away, and
+    streams have the graceful timeout to finish. A second signal ends at once.
+    """
+    set_up_logging(log_level)
+    try:
+        config = overridden(
+            load_fleet(fleet, environ=os.environ),
+            max_concurrent=max_concurrent,
+            graceful_timeout=graceful_timeout,
+            resume=resume,
+        )
+        journal_file = JournalFile(journal) if journal else None
+        trio.run(_serve, config, host, port, journal_file)
+    except ConfigError as error:
+        raise fail_config(error) from error
+
+
+def overridden(
+    config: FleetConfig,
+    *,
+    max_concurrent: int | None,
+    graceful_timeout: float | None,
+    resume: bool,
+) -> FleetConfig:
+    """Return the configuration with the command line's settings in place of the file's."""
+    serving = config.serving
+    if max_concurrent is not None:
+        if max_concurrent > serving.max_connections:
+            raise fail(
+                f"--max-concurrent {max_concurrent} is above serving.max_connections "
+                f"({serving.max_connections}): raise that, or lower this"
+            )
+        serving = attrs.evolve(serving, max_connections=max_concurrent)
+    if graceful_timeout is not None:
+        serving = attrs.evolve(serving, graceful_timeout_s=graceful_timeout)
+    recovery = attrs.evolve(config.recovery, resume=True) if resume else config.recovery
+    return attrs.evolve(config, serving=serving, recovery=recovery)
+
+
+async def _serve(
+    config: FleetConfig, host: str, port: int, journal_file: JournalFile | None
+) -> None:
+    listeners = await listen(host, port)
+    async with open_router(config, journal_file=journal_file) as router:
+        server = Server(router.app)
+
+        async def drain() -> None:
+            await router.drain(config.serving.graceful_timeout_s)
+            await server.drain(_LAST_PAGES_S)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(until_signalled, drain, nursery.cancel_scope)
+            await nursery.start(server.serve, listeners)
+            _greet(config, listeners)
+
+
+def _greet(config: FleetConfig, listeners: Sequence[Listener]) -> None:
+    address, port = listeners[0].address
+    shown = f"[{address}]" if ":" in address else address
+    click.echo(
+        f"narwhal-trio: serving {config.model} on http://{shown}:{port} "
+        f"with {len(config.engines)} engines"
+    )
+    if config.recovery.resume:
+        click.echo("narwhal-trio: recovery.resume is set; this version keeps no state to resume")

@@ -1,0 +1,64 @@
+"""The one task that moves journal rows to their file, off the request path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from narwhal import __version__
+from narwhal.telemetry import EngineSummary, StartRow, encode
+
+if TYPE_CHECKING:
+    from narwhal.router.core import Core
+    from narwhal.telemetry import JournalFile
+
+# Rows are in the file within a quarter of a second; a batch is what one core routes in about
+# half a second, a megabyte or two of text.
+_INTERVAL_S = 0.25
+_BATCH_ROWS = 1024
+
+
+class JournalWriter:
+    """Writes rows in batches, in a thread, because a disk may stall for seconds.
+
+    Serving never waits for it: the buffer it empties is bounded, and what does not fit is
+    dropped and counted.
+    """
+
+    def __init__(self, core: Core, file: JournalFile) -> None:
+        self._core = core
+        self._journal = core.telemetry.journal
+        self._file = file
+        config = core.config
+        self._journal.append_nowait(
+            StartRow(
+                ts=core.wall_clock(),
+                version=__version__,
+                model=config.model,
+                ttft_s=config.slo.ttft_s,
+                tpot_s=config.slo.tpot_s,
+                engines=tuple(EngineSummary(e.iid, e.role, e.pin) for e in config.engines),
+            )
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write until cancelled. A cancel does not wait for a write that is stuck."""
+        task_status.started()
+        while True:
+            await trio.sleep(_INTERVAL_S)
+            while rows := self._journal.drain(_BATCH_ROWS):
+                data = encode(rows)
+                written = await trio.to_thread.run_sync(
+                    self._file.write, data, abandon_on_cancel=True
+                )
+                if not written:
+                    self._journal.note_lost(len(rows))
+
+    def finish(self, now: float) -> None:
+        """Write what is left and a stop row, synchronously: at the end there is nobody to delay."""
+        telemetry = self._core.telemetry
+        self._journal.append_nowait(telemetry.stop_row(ts=self._core.wall_clock(), now=now))
+        while rows := self._journal.drain(_BATCH_ROWS):
+            if not self._file.write(encode(rows)):
+                self._journal.note_lost(len(rows))

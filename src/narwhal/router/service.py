@@ -1,0 +1,252 @@
+"""`Router`: the embeddable object. It builds the engines' clients and runs the services."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from narwhal import __version__
+from narwhal.engine import EngineClient, EnginePools
+from narwhal.model import ConfigError
+from narwhal.net import ConnectionPool, connect_tcp, engine_tls
+from narwhal.router.core import Core
+from narwhal.router.journal import JournalWriter
+from narwhal.router.life import RequestLife
+from narwhal.router.stream import Call
+from narwhal.telemetry import EngineView, LiveState, Pool, PoolView, Telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from narwhal.config import EngineSpec, FleetConfig
+    from narwhal.model import Route
+    from narwhal.net import Connect
+    from narwhal.telemetry import JournalFile
+
+    ASGIApp = Callable[..., Any]
+
+
+# Within the second that the process has to exit after the grace.
+_LAST_WORDS_S = 0.75
+
+
+class Router:
+    """Routes requests to the engines of one fleet.
+
+    Construction does no I/O. `run` has to be running, in a nursery of the application, for as
+    long as requests are served; `open_router` does both. One router belongs to one `trio.run`.
+    """
+
+    app: ASGIApp
+    """The ASGI application that serves this router; set by `open_router`."""
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        *,
+        wall_clock: Callable[[], float],
+        environ: Mapping[str, str],
+        connect: Connect = connect_tcp,
+        rng: random.Random | None = None,
+        journal_file: JournalFile | None = None,
+    ) -> None:
+        """`wall_clock` gives Unix seconds and dates the journal's rows, nothing else.
+
+        `connect` and `rng` are how simulations put the router on a network and a seed of their
+        own. Raises `ConfigError` for a fleet that cannot be served as it is configured.
+        """
+        _check_servable(config)
+        self.config = config
+        self.started_at = wall_clock()
+        self._clients = _clients(config, environ, connect)
+        self._telemetry = Telemetry(
+            engines=[spec.iid for spec in config.engines],
+            ttft_s=config.slo.ttft_s,
+            tpot_s=config.slo.tpot_s,
+            version=__version__,
+            model=config.model,
+            started=trio.current_time(),
+            journaled=journal_file is not None,
+        )
+        self._telemetry.attach(self, journal_file=journal_file)
+        # Ids and jitter only: nothing here is secret.
+        rng = rng or random.Random()  # noqa: S311
+        self.core = Core(config, self._clients, self._telemetry, rng=rng, wall_clock=wall_clock)
+        self._journal = JournalWriter(self.core, journal_file) if journal_file else None
+        self._running = False
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Counters, journal and state of this router."""
+        return self._telemetry
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the background services until cancelled; started once requests can be served.
+
+        On the way out every engine connection is closed and the journal is written to its end,
+        both without waiting for anybody.
+        """
+        self._running = True
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.core.releases.run)
+                if self._journal is not None:
+                    await nursery.start(self._journal.run)
+                task_status.started()
+        finally:
+            self._running = False
+            for client in self._clients.values():
+                client.close()
+            if self._journal is not None:
+                self._journal.finish(trio.current_time())
+
+    # Requests
+
+    def open_life(
+        self,
+        route: Route,
+        *,
+        arrival: float,
+        client_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> RequestLife:
+        """Begin the life of a request whose head was read at `arrival`; `run` it to serve it."""
+        return RequestLife(
+            self.core, route, arrival=arrival, client_id=client_id, traceparent=traceparent
+        )
+
+    def stream(self, request: Mapping[str, object], *, route: Route | None = None) -> Call:
+        """Serve one request of the application's own, as a stream of decoded events.
+
+        `async with router.stream({"messages": [...]}) as events: async for event in events: ...`
+        Everything runs inside the caller's task and a nursery of the `async with`, so the
+        caller's cancel scopes govern it; leaving the block early ends the request. A request
+        that does not complete raises `RequestFailed` from the iteration. Without `route`, a
+        request with `messages` is a chat, any other a completion.
+        """
+        return Call(self, {**request, "stream": True}, route)
+
+    async def complete(
+        self, request: Mapping[str, object], *, route: Route | None = None
+    ) -> dict[str, Any]:
+        """Serve one request of the application's own and return its whole answer.
+
+        Raises `RequestFailed` if it does not complete. A cancel ends the request.
+        """
+        async with Call(self, {**request, "stream": False}, route) as events:
+            return await events.whole()
+
+    # Shutdown
+
+    def stop_admitting(self) -> None:
+        """Take no new requests and turn away what waits in the queue; the rest goes on."""
+        self.core.stop_admitting()
+
+    async def drain(self, grace: float) -> bool:
+        """Stop admitting, give what runs `grace` seconds, then end it; True if all finished.
+
+        Returns at the latest `_LAST_WORDS_S` after the grace: that long clients are told that
+        they were cut short, and handoffs that nobody will pull are released.
+        """
+        self.stop_admitting()
+        core = self.core
+        with trio.move_on_after(grace):
+            await core.lives.wait_empty()
+        cut = list(core.lives)
+        for life in cut:
+            life.shut_down()
+        with trio.move_on_after(_LAST_WORDS_S):
+            await core.lives.wait_empty()
+            await core.releases.wait_done()
+        return not cut
+
+    # What it says of itself
+
+    def not_ready(self) -> list[str]:
+        """Why new requests would not be served; empty when they would."""
+        reasons = []
+        if self.core.draining:
+            reasons.append("the router is shutting down")
+        if not self._running:
+            reasons.append("the router's services are not running")
+        return reasons
+
+    def live_state(self) -> LiveState:
+        """What metrics and the state document show of this moment."""
+        core = self.core
+        reasons = tuple(self.not_ready())
+        return LiveState(
+            ready=not reasons,
+            not_ready=reasons,
+            draining=core.draining,
+            waiting=core.queue.waiting,
+            retained=core.retained,
+            retry_credits=core.credits.available,
+            engines=tuple(self._engine_view(spec) for spec in self.config.engines),
+        )
+
+    def _engine_view(self, spec: EngineSpec) -> EngineView:
+        core, iid = self.core, spec.iid
+        pools = self._clients[iid].pools
+        now = trio.current_time()
+        legs = core.ledger.PHASES
+        residents = {phase: core.ledger.residents(iid, phase) for phase in legs}
+        return EngineView(
+            iid=iid,
+            role=self._clients[iid].role,
+            pin=spec.pin,
+            suspicion=core.trust.describe(iid, now),
+            seats=residents,
+            seat_limit={phase: core.desks[phase].per_engine for phase in legs},
+            residents=residents,
+            reserved_tokens=sum(core.ledger.tokens(iid, phase) for phase in legs),
+            orphan_tokens=core.orphans.tokens(iid, now),
+            pools={
+                Pool.SERVING: _pool_view(pools.data),
+                Pool.CONTROL: _pool_view(pools.control),
+            },
+        )
+
+
+def _pool_view(pool: ConnectionPool) -> PoolView:
+    return PoolView(idle=pool.idle, busy=pool.busy, waiting=pool.waiting)
+
+
+def _check_servable(config: FleetConfig) -> None:
+    if config.serving.admission == "predictive":
+        problem = (
+            'serving.admission is "predictive", which prices requests with measured profiles '
+            f"({config.profiles.path}), and this version can neither measure nor read them: "
+            'set serving.admission to "open" to serve without prices'
+        )
+        raise ConfigError([problem])
+
+
+def _clients(
+    config: FleetConfig, environ: Mapping[str, str], connect: Connect
+) -> dict[str, EngineClient]:
+    settings = config.engine
+    key = environ.get(settings.engine_api_key_env) if settings.engine_api_key_env else None
+    clients = {}
+    for spec in config.engines:
+        pool = partial(
+            ConnectionPool,
+            spec.host,
+            spec.port,
+            connect=connect,
+            pool_timeout=settings.pool_timeout_s,
+            connect_timeout=settings.connect_timeout_s,
+            tls=engine_tls() if spec.scheme == "https" else None,
+        )
+        pools = EnginePools(
+            data=pool(limit=config.serving.max_connections),
+            control=pool(limit=config.control_connections),
+        )
+        clients[spec.iid] = EngineClient(
+            spec, pools, api_key=key, max_response_bytes=config.serving.max_response_bytes
+        )
+    return clients

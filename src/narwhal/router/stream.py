@@ -1,0 +1,135 @@
+"""Requests of an embedding application: the answer as an iterator instead of an HTTP response."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import trio
+
+from narwhal.model import InvalidRequest, NarwhalError, RequestFailed, Route
+from narwhal.wire import openai
+from narwhal.wire.sse import EventSplitter, event_data
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from narwhal.model import Outcome
+    from narwhal.router.service import Router
+    from narwhal.wire.openai import CompletionRequest
+
+_DONE = b"[DONE]"
+
+
+class ChannelReply:
+    """A `Reply` into a channel with no buffer: the application's pace is the relay's pace."""
+
+    def __init__(self, send: trio.MemorySendChannel[bytes]) -> None:
+        self._send = send
+        self.committed = False
+
+    async def commit(self) -> None:
+        """Nothing to send: an iterator has no headers."""
+        self.committed = True
+
+    async def write(self, data: bytes) -> None:
+        """Hand events over."""
+        self.committed = True
+        await self._send.send(data)
+
+    async def complete(self, data: bytes, *, stream: bool) -> None:  # noqa: ARG002 - a Reply's
+        """Hand over the rest."""
+        await self._send.send(data)
+
+    async def fail(self, outcome: Outcome, body: bytes, event: bytes) -> None:
+        """Nothing to send: the outcome is raised from the iteration."""
+
+    def abort(self) -> None:
+        """Nothing to cut."""
+
+
+class Call:
+    """One request of the application; an async context manager around an async iterator.
+
+    The request runs in a task of this block, under the caller's cancel scopes. When the block
+    is left, however it is left, the request has ended and holds nothing.
+    """
+
+    def __init__(self, router: Router, request: Mapping[str, object], route: Route | None) -> None:
+        self._router = router
+        self._request = request
+        self._route = route or (Route.CHAT if "messages" in request else Route.COMPLETIONS)
+        self._splitter = EventSplitter()
+        self._events: list[bytes] = []
+        self.outcome: Outcome | None = None
+        """How the request ended, once it has."""
+
+    async def __aenter__(self) -> Self:
+        # Bound 0: a slow consumer holds the relay back, as a slow HTTP client would.
+        send, self._receive = trio.open_memory_channel[bytes](0)
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._nursery.start_soon(self._run, send)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # The block's own exception is not shown to the nursery, which would wrap it in a group:
+        # leaving the block ends the request, and then the exception goes its way unchanged.
+        self._nursery.cancel_scope.cancel(reason="the application left the request's block")
+        await self._manager.__aexit__(None, None, None)
+
+    async def _run(self, send: trio.MemorySendChannel[bytes]) -> None:
+        life = self._router.open_life(self._route, arrival=trio.current_time())
+        async with send:
+            self.outcome = await life.run(ChannelReply(send), self._ingress)
+
+    async def _ingress(self) -> CompletionRequest:
+        try:
+            body = msgspec.json.encode(self._request)
+        except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+            raise InvalidRequest(f"The request cannot be written as JSON: {error}") from error
+        return openai.parse_request(self._route, body, model=self._router.config.model)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        """The next event, decoded. Raises `RequestFailed` if the request did not complete."""
+        while not self._events:
+            data = await self._next_bytes()
+            self._events = [
+                payload
+                for event in self._splitter.feed(data)
+                if (payload := event_data(event)) is not None
+            ]
+            self._events.reverse()
+        payload = self._events.pop()
+        if payload == _DONE:
+            raise StopAsyncIteration
+        return _decode(payload)
+
+    async def whole(self) -> dict[str, Any]:
+        """The whole answer of a request that is not streamed."""
+        return _decode(await self._next_bytes())
+
+    async def _next_bytes(self) -> bytes:
+        try:
+            return await self._receive.receive()
+        except trio.EndOfChannel:
+            raise self._failure() from None
+
+    def _failure(self) -> NarwhalError | StopAsyncIteration:
+        if self.outcome is None or self.outcome.code is None:
+            return StopAsyncIteration()
+        return RequestFailed(self.outcome)
+
+
+def _decode(payload: bytes) -> dict[str, Any]:
+    event: dict[str, Any] = msgspec.json.decode(payload)
+    return event
