@@ -1,5 +1,4 @@
-from narwhal.model import errors
-from narwhal.model import Fault, NarwhalError
+from narwhal.model import Fault, NarwhalError, errors
 
 
 def leaves() -> list[type[NarwhalError]]:

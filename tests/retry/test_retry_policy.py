@@ -34,7 +34,7 @@ def decide(
         "deadline": 100.0,
         "rng": Random(1),
     } | changes
-    return policy.decide(failure, retry_wallet=wallet or Credits(10, 0.1), **given_)
+    return policy.decide(failure, retry_credits=wallet or Credits(10, 0.1), **given_)
 
 
 @pytest.mark.parametrize(
