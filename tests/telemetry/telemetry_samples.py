@@ -13,7 +13,6 @@ from narwhal.telemetry import (
     AttemptResult,
     AttemptRow,
     EngineView,
-    Journal,
     LiveState,
     Pool,
     PoolView,
@@ -114,7 +113,7 @@ class FixedSource:
         return self.live
 
 
-def make_telemetry(*, journal: Journal | None = None) -> Telemetry:
+def make_telemetry(*, journaled: bool = True) -> Telemetry:
     return Telemetry(
         engines=ENGINES,
         ttft_s=2.0,
@@ -122,7 +121,7 @@ def make_telemetry(*, journal: Journal | None = None) -> Telemetry:
         version="9.9",
         model="tiny",
         started=100.0,
-        journal=journal,
+        journaled=journaled,
     )
 
 
@@ -137,9 +136,10 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.engine_failed("n1", FailureClass.TIMEOUT)
     telemetry.kv_released()
     telemetry.kv_orphaned(release_failed=True)
-    telemetry.metrics.handoff_missing.inc()
-    telemetry.metrics.handoff_expired.inc()
-    telemetry.metrics.prefill_rewrite_rejected.inc()
+    telemetry.handoff_rejected(missing=True)
+    telemetry.handoff_rejected(missing=False)
+    telemetry.handoff_expired()
+    telemetry.prefill_rejected()
     telemetry.metrics.tokens_completion.inc(48)
 
 

@@ -108,7 +108,15 @@ def test_only_completed_requests_are_in_the_histogram_of_their_length() -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(200, "2xx"), (404, "4xx"), (429, "4xx"), (504, "5xx"), (301, "other"), (None, "none")],
+    [
+        (200, "2xx"),
+        (404, "4xx"),
+        (429, "4xx"),
+        (504, "5xx"),
+        (301, "other"),
+        (499, "none"),
+        (None, "none"),
+    ],
 )
 def test_answers_count_by_class_of_status(status: int | None, kind: str) -> None:
     telemetry = make_telemetry()
@@ -130,6 +138,21 @@ def test_an_orphan_is_a_failed_release_only_if_one_was_tried() -> None:
     assert value(samples, "kv_released_total") == 1
     assert telemetry.totals().kv_orphaned == 2
     assert telemetry.totals().kv_released == 1
+
+
+def test_a_handoff_is_rejected_as_missing_or_as_incomplete() -> None:
+    telemetry = make_telemetry()
+    telemetry.handoff_rejected(missing=False)
+    samples = scraped(telemetry)
+    assert value(samples, "handoff_missing_total") == 0
+    assert value(samples, "handoff_incomplete_total") == 1
+
+
+def test_rows_go_into_the_journal_only_if_somebody_empties_it() -> None:
+    telemetry = make_telemetry(journaled=False)
+    telemetry.request_ended(ROW)
+    assert len(telemetry.journal) == 0
+    assert telemetry.totals().terminals[Terminal.COMPLETED] == 1
 
 
 def test_an_engine_s_failures_count_by_class() -> None:

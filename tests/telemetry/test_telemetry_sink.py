@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,7 +99,7 @@ def test_after_a_rotation_rows_go_to_the_new_file(file: JournalFile, path: Path)
     assert path.read_bytes() == b"new\n"
 
 
-def test_a_reopen_that_fails_is_counted_and_made_good_by_the_next_write(
+def test_a_rotation_that_left_no_folder_is_made_good_by_a_later_write(
     file: JournalFile, path: Path
 ) -> None:
     file.write(b"old\n")
@@ -106,11 +107,38 @@ def test_a_reopen_that_fails_is_counted_and_made_good_by_the_next_write(
     away = folder.with_name("away")
     folder.rename(away)
     file.reopen()
-    assert file.errors == 1
     assert file.write(b"lost\n") == 0
+    assert file.errors == 1
     away.rename(folder)
     assert file.write(b"kept\n") == 1
     assert path.read_bytes() == b"old\nkept\n"
+
+
+def test_a_second_write_gives_up_on_a_stuck_disk(
+    file: JournalFile, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At shutdown: the thread whose write is stuck was left, and what remains is not waited for."""
+    monkeypatch.setattr("narwhal.telemetry.sink._BUSY_WAIT_S", 0.0)
+    write = os.write
+    began, go_on = threading.Event(), threading.Event()
+
+    def stuck(fd: int, data: bytes) -> int:
+        began.set()
+        go_on.wait()
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", stuck)
+    thread = threading.Thread(target=file.write, args=(b"one\n",))
+    thread.start()
+    try:
+        assert began.wait(10)
+        assert file.write(b"two\n") == 0
+        file.close()
+    finally:
+        go_on.set()
+        thread.join()
+    assert file.write(b"three\n") == 1
+    assert path.read_bytes() == b"one\nthree\n"
 
 
 def test_a_full_device_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:

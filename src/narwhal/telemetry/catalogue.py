@@ -46,10 +46,15 @@ class Scale(StrEnum):
 
 
 class Endpoint(StrEnum):
-    """What was asked for: a completion route, or anything else (unknown paths among it)."""
+    """What was asked for; every path that is not served is `OTHER`."""
 
     COMPLETIONS = "completions"
     CHAT = "chat"
+    MODELS = "models"
+    HEALTH = "health"
+    READY = "ready"
+    METRICS = "metrics"
+    STATE = "state"
     OTHER = "other"
 
 
@@ -324,6 +329,12 @@ CATALOGUE: tuple[Metric, ...] = (
         Kind.COUNTER,
         "handoffs",
         "Handoffs discarded because they were too old to be safe.",
+    ),
+    Metric(
+        "handoff_incomplete_total",
+        Kind.COUNTER,
+        "handoffs",
+        "Handoffs discarded because a part was missing that a decoder cannot do without.",
     ),
     # Signs of a misfit between router and engines
     Metric(

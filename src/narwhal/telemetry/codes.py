@@ -18,13 +18,8 @@ ERROR_CODES = (
     "body_too_large",
     "engine_rejected",
     # Turned away
-    "retention_full",
-    "not_ready",
-    "draining",
-    "no_engine",
     "queue_full",
-    "projected_ttft",
-    "projected_tpot",
+    "draining",
     # Out of time
     "request_expired",
     "expired",
@@ -33,12 +28,14 @@ ERROR_CODES = (
     "prefill",
     "first_token",
     "read_gap",
+    "shutdown",
     # An engine failed
-    "engine_failed",
-    "engine_unreachable",
+    "engine_busy",
     "engine_closed",
+    "engine_failed",
     "engine_protocol",
     "engine_status",
+    "engine_unreachable",
     "handoff_incomplete",
     "stream_failed",
     # The router failed
@@ -49,7 +46,6 @@ ERROR_CODES = (
     # Ended from outside
     "client_closed",
     "cancelled",
-    "shutdown",
 )
 
 CODE_LABELS = (OK, *ERROR_CODES, OTHER)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 RECENT_OUTCOMES = 32
 """Ended requests kept for the state document: a screenful."""
 
+CLIENT_GONE = 499
+"""The status that logs conventionally give a request whose client left: it was sent none."""
+
 _ENDPOINT = {Route.COMPLETIONS: Endpoint.COMPLETIONS, Route.CHAT: Endpoint.CHAT}
 _CLASSES = {2: StatusClass.SUCCESS, 4: StatusClass.CLIENT, 5: StatusClass.SERVER}
 
@@ -48,13 +51,17 @@ class Telemetry:
         version: str,
         model: str,
         started: float,
-        journal: Journal | None = None,
+        journaled: bool = False,
     ) -> None:
-        """`started` is now on the clock that `state` will be asked with."""
+        """`started` is now on the clock that `state` will be asked with.
+
+        `journaled` says that somebody empties the journal; if not, no rows are put into it.
+        """
         self.metrics = Metrics(
             engines=engines, ttft_s=ttft_s, tpot_s=tpot_s, version=version, read=self._readings
         )
-        self.journal = Journal() if journal is None else journal
+        self.journal = Journal()
+        self._journaled = journaled
         self._version = version
         self._model = model
         self._started = started
@@ -103,7 +110,8 @@ class Telemetry:
         """It reached its terminal. Called once, with all there is to know about it."""
         self._terminals[row.terminal] += 1
         self._recent.append(row)
-        self.journal.append_nowait(row)
+        if self._journaled:
+            self.journal.append_nowait(row)
         metrics = self.metrics
         metrics.requests[row.route, row.terminal].inc()
         metrics.requests_ended[code_label(row.code)].inc()
@@ -152,7 +160,7 @@ class Telemetry:
 
     def answered(self, endpoint: Endpoint, status: int | None) -> None:
         """An HTTP answer on a route that is no completion; completions are counted as they end."""
-        if status is None:
+        if status is None or status == CLIENT_GONE:
             kind = StatusClass.NONE
         else:
             kind = _CLASSES.get(status // 100, StatusClass.OTHER)
@@ -172,6 +180,18 @@ class Telemetry:
     def engine_failed(self, engine: str, failure: FailureClass) -> None:
         """A leg on `engine` failed; also where another attempt will make up for it."""
         self.metrics.engine_failures[engine, failure].inc()
+
+    def prefill_rejected(self) -> None:
+        """An engine answered 4xx to a prefill leg, whose body the router had rewritten."""
+        self.metrics.prefill_rewrite_rejected.inc()
+
+    def handoff_rejected(self, *, missing: bool) -> None:
+        """A prefill answered without a handoff, or with one that lacks something."""
+        (self.metrics.handoff_missing if missing else self.metrics.handoff_incomplete).inc()
+
+    def handoff_expired(self) -> None:
+        """A handoff grew too old before a decoder had it."""
+        self.metrics.handoff_expired.inc()
 
     def kv_released(self) -> None:
         """A release leg freed a handoff."""

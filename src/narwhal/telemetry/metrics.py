@@ -106,6 +106,7 @@ class Metrics:
         self.kv_orphaned = count("kv_orphaned_total")
         self.handoff_missing = count("handoff_missing_total")
         self.handoff_expired = count("handoff_expired_total")
+        self.handoff_incomplete = count("handoff_incomplete_total")
         self.prefill_rewrite_rejected = count("prefill_rewrite_rejected_total")
         self.tokenize_fallback = count("tokenize_fallback_total")
 

@@ -81,7 +81,7 @@ class RequestRow:
     stream: bool = False
     terminal: Terminal
     status: int | None
-    """The status that the client was sent; `None` if it was sent none."""
+    """The status that the client was sent; 499 (or `None`) if it left before there was one."""
     code: str | None = attrs.field(default=None, converter=clean_text)
     limit: Limit | None = None
     """The limit that ended it."""

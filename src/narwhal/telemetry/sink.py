@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 
 from narwhal.model import ConfigError
 
 logger = logging.getLogger(__name__)
+
+
+# How long a write waits for one that is under way in another thread. That happens at shutdown
+# only: a healthy disk takes milliseconds, and one that is stuck must not hold up the exit.
+_BUSY_WAIT_S = 0.5
 
 
 class JournalFile:
@@ -15,16 +21,19 @@ class JournalFile:
 
     Each `write` is one system call of whole lines on a descriptor in append mode, so rows of two
     processes do not mix. After a failure the file is opened anew at the next write. A failure is
-    counted each time and logged once until a write succeeds again. Methods block on the disk; no
-    two of them may run at once.
+    counted each time and logged once until a write succeeds again.
+
+    `write` blocks on the disk and belongs in a thread; the other methods may be called from any.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
+        self._lock = threading.Lock()
         self._fd = -1
         self._errors = 0
         self._failing = False
         self._torn = False
+        self._reopen = False
 
     @property
     def errors(self) -> int:
@@ -49,28 +58,36 @@ class JournalFile:
             raise ConfigError([msg]) from error
 
     def reopen(self) -> None:
-        """Close the file and open the path again: after a rotation renamed it."""
-        self.close()
-        try:
-            self._open()
-        except OSError as error:
-            self._failed(error)
+        """Open the path anew at the next write, because a rotation renamed the file."""
+        self._reopen = True
 
     def write(self, data: bytes) -> int:
         """Append whole lines; return how many of them reached the file complete.
 
         A full disk can take part of a line. The next write then starts on a new line, so that
-        exactly one line of the file is not JSON.
+        exactly one line of the file is not JSON. With another write stuck, nothing is written.
         """
-        lead = b"\n" if self._torn else b""
-        written = self._append(lead + data) - len(lead)
-        return data.count(b"\n", 0, max(written, 0))
+        if not self._lock.acquire(timeout=_BUSY_WAIT_S):
+            return 0
+        try:
+            lead = b"\n" if self._torn else b""
+            written = self._append(lead + data) - len(lead)
+            return data.count(b"\n", 0, max(written, 0))
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
-        """Close the file; a later `write` or `reopen` opens it again. Never raises."""
-        self._release()
+        """Close the file; a later `write` opens it again. Never raises."""
+        if self._lock.acquire(timeout=_BUSY_WAIT_S):
+            try:
+                self._release()
+            finally:
+                self._lock.release()
 
     def _open(self) -> None:
+        if self._reopen:
+            self._reopen = False
+            self._release()
         if self._fd < 0:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._fd = os.open(self._path, flags, 0o640)
