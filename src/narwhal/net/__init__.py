@@ -5,10 +5,12 @@ All I/O of the router goes through here, and all of it can be replaced: streams,
 """
 
 from narwhal.net.memory import MemoryListener, MemoryNetwork, MemoryStream
+from narwhal.net.server import ASGIApp, Server, ServerOptions
 from narwhal.net.sockets import RawListener, RawStream, connect_tcp, open_listeners
 from narwhal.net.streams import ByteStream, Connect, Listener
 
 __all__ = [
+    "ASGIApp",
     "ByteStream",
     "Connect",
     "Listener",
@@ -17,6 +19,8 @@ __all__ = [
     "MemoryStream",
     "RawListener",
     "RawStream",
+    "Server",
+    "ServerOptions",
     "connect_tcp",
     "open_listeners",
 ]

@@ -1,0 +1,110 @@
+"""Request heads: what h11 lets pass and this server does not. Pure functions on bytes."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    import h11
+
+    from narwhal.net.server.options import ServerOptions
+
+REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+SERVED_VERSIONS = frozenset({b"1.0", b"1.1"})
+
+
+@attrs.frozen
+class Refusal:
+    """Why the server answers a request itself."""
+
+    status: int
+    message: str
+
+
+def inspect_head(request: h11.Request, head: bytes, options: ServerOptions) -> Refusal | None:
+    """Check a parsed request against the limits and against the bytes it was parsed from.
+
+    `head` starts with the request's first byte and goes at least to the end of its headers.
+    """
+    if request.http_version not in SERVED_VERSIONS:
+        return Refusal(505, "This server speaks HTTP/1.1.")
+    if request.method == b"CONNECT":
+        return Refusal(501, "This server is not a proxy: CONNECT is not implemented.")
+    if len(request.target) > options.max_uri_bytes:
+        return uri_too_long(options)
+    raw, blank_line, _ = head.partition(b"\r\n\r\n")
+    lines = raw.count(b"\r\n")
+    if not blank_line or raw.count(b"\n") != lines:
+        return Refusal(400, "Header lines must end with CR LF.")
+    if len(raw) > options.max_header_bytes:
+        return head_too_large(options)
+    if lines > options.max_headers:
+        return Refusal(431, f"More than {options.max_headers} header lines.")
+    if _ambiguous_length(raw, request):
+        return Refusal(400, "The length of the request's body is given more than once.")
+    return None
+
+
+def uri_too_long(options: ServerOptions) -> Refusal:
+    """Return the refusal of a target over the limit."""
+    return Refusal(414, f"The request target is longer than {options.max_uri_bytes} bytes.")
+
+
+def head_too_large(options: ServerOptions) -> Refusal:
+    """Return the refusal of a head over the limit."""
+    return Refusal(431, f"The request head is larger than {options.max_header_bytes} bytes.")
+
+
+def _ambiguous_length(raw: bytes, request: h11.Request) -> bool:
+    """Whether two recipients could disagree on where the body ends.
+
+    h11 folds equal lengths into one and lets a transfer coding win over a length. Both are
+    allowed, and both are how a request is smuggled past whatever stands in front.
+    """
+    lower = raw.lower()
+    lengths = lower.count(b"\ncontent-length:")
+    codings = lower.count(b"\ntransfer-encoding:")
+    if codings:
+        return codings > 1 or lengths > 0 or request.http_version == b"1.0"
+    if lengths == 1:
+        _, _, rest = lower.partition(b"\ncontent-length:")
+        value, _, _ = rest.partition(b"\r\n")
+        return b"," in value
+    return lengths > 1
+
+
+def error_body(status: int, message: str) -> bytes:
+    """Return an error object as the OpenAI API shapes it."""
+    internal = status >= 500  # noqa: PLR2004 - where HTTP puts the fault on the server
+    return json.dumps(
+        {
+            "error": {
+                "message": message,
+                "type": "internal_error" if internal else "invalid_request_error",
+                "param": None,
+                "code": "internal" if status == 500 else f"http_{status}",  # noqa: PLR2004
+            },
+        },
+    ).encode()
+
+
+def error_headers(body: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer with `error_body`, after which the connection closes."""
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+
+
+def refusal_bytes(refusal: Refusal) -> bytes:
+    """Return a complete answer, independent of any parser's state."""
+    body = error_body(refusal.status, refusal.message)
+    headers = b"".join(b"%b: %b\r\n" % header for header in error_headers(body))
+    reason = REASONS.get(refusal.status, b"")
+    return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (refusal.status, reason, headers, body)

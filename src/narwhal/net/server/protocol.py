@@ -1,0 +1,201 @@
+"""HTTP/1.1 on one connection: from bytes to requests, and from one request to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import h11
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.typing import ConnectionState
+
+from narwhal.net.server.heads import (
+    Refusal,
+    head_too_large,
+    inspect_head,
+    refusal_bytes,
+    uri_too_long,
+)
+from narwhal.net.server.request import RequestStream
+
+if TYPE_CHECKING:
+    from hypercorn.trio.task_group import TaskGroup
+
+    from narwhal.net.server.connection import Connection
+
+REQUEST_LINE_EXTRA = 64
+"""What a request line has besides its target: method, version, spaces."""
+
+
+class Http1(H11Protocol):
+    """Hypercorn's HTTP/1.1 protocol, with its parser and without its waiting.
+
+    Every step from bytes to a started application is synchronous, so the reading task and an
+    application's task can both take it without a lock. What is left out on purpose: websockets
+    and h2c, each of which let one request end the whole server, and waiting for a pipelined
+    request's turn in the reader, which hid that the client had left and leaked the connection.
+    """
+
+    connection: h11.Connection
+    stream: RequestStream | None
+    wire: Connection
+
+    def __init__(self, wire: Connection) -> None:
+        super().__init__(
+            wire.app,
+            wire.config,
+            wire.context,
+            cast("TaskGroup", None),  # applications are started in the connection's nursery
+            ConnectionState({}),
+            wire.secure,
+            wire.stream.peer,
+            wire.stream.local,
+            wire.protocol_send,
+        )
+        self.wire = wire
+        self._options = wire.server.options
+        self._head: list[bytes] = []  # what has arrived of a request's head, as it arrived
+        self._head_bytes = 0
+        self._head_line_seen = False
+        self._pipelined = 0
+
+    # State
+
+    @property
+    def mid_head(self) -> bool:
+        """Whether a request has begun to arrive and its head is not complete."""
+        return self._head_bytes > 0
+
+    @property
+    def congested(self) -> bool:
+        """Whether the application is behind with receiving the body."""
+        stream = self.stream
+        return stream is not None and stream.buffered >= self._options.receive_buffer_bytes
+
+    def continue_due(self) -> bool:
+        """Whether the client waits for `100 Continue` before it sends the body."""
+        return self.connection.they_are_waiting_for_100_continue
+
+    def continue_bytes(self) -> bytes:
+        """Return `100 Continue`, once; the application has asked for the body."""
+        answer = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+        return self.connection.send(answer) or b""
+
+    def extra_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return what the server adds to a response that starts now."""
+        headers = self.config.response_headers("h11")
+        last = self.keep_alive_requests >= self._options.keep_alive_max_requests
+        unread = self.connection.their_state is h11.SEND_BODY
+        if last or unread or self.wire.server.draining:
+            headers.append((b"connection", b"close"))
+        return headers
+
+    # Bytes in
+
+    def data_received(self, data: bytes) -> None:
+        """Take what one read brought, and start what it completes."""
+        self.connection.receive_data(data)
+        if self.connection.their_state is h11.IDLE:
+            self._head.append(data)
+            self._head_bytes += len(data)
+        elif self.stream is not None and self.connection.their_state is not h11.SEND_BODY:
+            self._pipelined += len(data)
+            if self._pipelined > self._options.max_pipelined_bytes:
+                self.wire.abort()
+            return
+        self._advance()
+
+    def connection_lost(self) -> None:
+        """Tell the application of the running request that the client is gone."""
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.lose()
+
+    def _advance(self) -> None:
+        """Handle every event that the bytes so far add up to."""
+        connection = self.connection
+        while True:
+            if self.stream is not None and connection.their_state is not h11.SEND_BODY:
+                # Complete. What follows waits for the answer, or is not looked at again.
+                self._pipelined = len(connection.trailing_data[0])
+                return
+            try:
+                event = connection.next_event()
+            except h11.RemoteProtocolError as error:
+                self.refuse(self._explain(error))
+                return
+            if type(event) is h11.Request:
+                if not self._begin(event):
+                    return
+            elif self.stream is None:
+                self._wait_for_head()
+                return
+            elif type(event) is h11.Data:
+                self.stream.feed(event.data)
+            elif type(event) is h11.EndOfMessage:
+                self.stream.feed_end()
+            else:
+                return
+
+    def _begin(self, request: h11.Request) -> bool:
+        head = self._head[0] if len(self._head) == 1 else b"".join(self._head)
+        self._head.clear()
+        self._head_bytes = 0
+        self._head_line_seen = False
+        refusal = inspect_head(request, head, self._options)
+        if refusal is not None:
+            self.refuse(refusal)
+            return False
+        self.keep_alive_requests += 1
+        self.stream = RequestStream(self, request)
+        self.wire.request_began(self.stream)
+        return True
+
+    def _wait_for_head(self) -> None:
+        if not self._head_bytes:
+            return
+        if len(self._head) == 1:
+            self.wire.head_began()
+        if not self._head_line_seen and self._head_bytes > self._options.max_uri_bytes:
+            start = b"".join(self._head)[: self._options.max_uri_bytes + REQUEST_LINE_EXTRA]
+            self._head_line_seen = b"\n" in start
+            if not self._head_line_seen and len(start) > self._options.max_uri_bytes:
+                self.refuse(uri_too_long(self._options))
+
+    def _explain(self, error: h11.RemoteProtocolError) -> Refusal:
+        if error.error_status_hint == 431:  # noqa: PLR2004 - h11's "receive buffer too long"
+            return head_too_large(self._options)
+        return Refusal(error.error_status_hint, f"Not a valid HTTP/1.1 request: {error}.")
+
+    # Responses out
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer instead of the application if that is still possible, and close."""
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            started = stream.response_started
+            stream.lose()
+            if started:
+                self.wire.abort()
+                return
+        self.wire.last_answer(refusal_bytes(refusal))
+
+    def response_done(self) -> None:
+        """Go on to the next request, or close, now that a response is complete."""
+        self.stream = None
+        self.wire.resume_reading()
+        connection = self.connection
+        if self.wire.dead:
+            return
+        ours, theirs = connection.our_state, connection.their_state
+        if ours is h11.DONE and theirs is h11.DONE and not self.wire.server.draining:
+            connection.start_next_cycle()
+            self.wire.became_idle()
+            if self._pipelined:
+                self._pipelined = 0
+                self._head.append(connection.trailing_data[0])
+                self._head_bytes = len(self._head[0])
+                self._advance()
+        elif theirs is h11.SEND_BODY or self._pipelined:
+            self.wire.linger()
+        else:
+            self.wire.abort()
