@@ -10,7 +10,6 @@ from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
 from narwhal.telemetry.live import EngineView, LiveState, PoolView, StateSource
 from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
-from narwhal.telemetry.reference import catalogue_markdown
 from narwhal.telemetry.rows import (
     AttemptRow,
     EngineSummary,
@@ -40,7 +39,6 @@ __all__ = [
     "StateSource",
     "StopRow",
     "Telemetry",
-    "catalogue_markdown",
     "clean_text",
     "encode",
 ]

@@ -1,7 +1,11 @@
-"""The metric reference page, written from the catalogue."""
+"""The metric reference page, made from the catalogue.
+
+`python -m narwhal.telemetry.reference` writes it to standard output; docs/metrics.md is that.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from narwhal.telemetry.catalogue import CATALOGUE, Kind, Scale, buckets
@@ -12,7 +16,7 @@ if TYPE_CHECKING:
 _HEAD = """\
 # Metrics
 
-<!-- Written by docs/generate.py from narwhal.telemetry.catalogue: edit that. -->
+<!-- Made by `python -m narwhal.telemetry.reference > docs/metrics.md`. Do not edit. -->
 
 `GET /metrics` answers in the Prometheus text format. Every label has a closed set of values, so
 the number of series is fixed when the router starts: nothing that a client sends can add one.
@@ -26,8 +30,8 @@ are counted as things happen.
 _LABELS = """
 ## Label values
 
-| label | values |
-|---|---|
+| label | of | values |
+|---|---|---|
 """
 
 _BUCKETS = """
@@ -47,11 +51,14 @@ an edge, so the share of requests that met it is exact:
 def catalogue_markdown() -> str:
     """Return the text of docs/metrics.md."""
     rows = "".join(_row(metric) for metric in CATALOGUE)
-    labels: dict[tuple[str, ...], Label] = {}
+    users: dict[Label, list[str]] = {}
     for metric in CATALOGUE:
         for label in metric.labels:
-            labels.setdefault((label.name, *label.values), label)
-    values = "".join(f"| `{label.name}` | {_values(label)} |\n" for label in labels.values())
+            users.setdefault(label, []).append(f"`{metric.name}`")
+    values = "".join(
+        f"| `{label.name}` | {', '.join(names)} | {_values(label)} |\n"
+        for label, names in users.items()
+    )
     edges = {scale: _numbers(buckets(scale, ttft_s=1.0, tpot_s=1.0)) for scale in Scale}
     tail = _BUCKETS.format(ttft=edges[Scale.TTFT], tpot=edges[Scale.TPOT])
     return _HEAD + rows + _LABELS + values + tail
@@ -71,3 +78,7 @@ def _values(label: Label) -> str:
 
 def _numbers(values: tuple[float, ...]) -> str:
     return ", ".join(f"{value:g}" for value in values)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(catalogue_markdown())
