@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import trio
 
 from narwhal.app.completions import CompletionHandler
@@ -55,7 +56,7 @@ class App:
         if route is not None and method == "POST":
             await self._complete(route, scope, receive, send)
             return
-        page = self._pages.get(path) or self._one_model(path)
+        page = self._pages.get(path)
         if page is not None and method in ("GET", "HEAD"):
             endpoint, answer = page
             status, body, headers = answer()
@@ -73,13 +74,6 @@ class App:
         created = int(self._router.started_at)
         return 200, openai.models_body(self._router.config.model, created), [JSON]
 
-    def _one_model(self, path: str) -> tuple[Endpoint, Callable[[], Answer]] | None:
-        config = self._router.config
-        if path != f"/v1/models/{config.model}":
-            return None
-        created = int(self._router.started_at)
-        return Endpoint.MODELS, lambda: (200, openai.model_body(config.model, created), [JSON])
-
     def _health(self) -> Answer:
         """The process is alive and its event loop runs; nothing is said of the engines."""
         return 200, b'{"status":"ok"}\n', [JSON]
@@ -88,7 +82,7 @@ class App:
         reasons = self._router.not_ready()
         if not reasons:
             return 200, b'{"ready":true}\n', [JSON]
-        return 503, openai.encode({"ready": False, "reasons": reasons}) + b"\n", [JSON]
+        return 503, msgspec.json.encode({"ready": False, "reasons": reasons}) + b"\n", [JSON]
 
     def _metrics(self) -> Answer:
         kind = (b"content-type", CONTENT_TYPE.encode())
@@ -96,6 +90,17 @@ class App:
 
     def _state(self) -> Answer:
         return 200, self._router.telemetry.state(trio.current_time()), [JSON]
+
+
+def _error(outcome: Outcome) -> bytes:
+    """An error that belongs to no request of the router's."""
+    fields = {
+        "message": outcome.message,
+        "type": outcome.error_type,
+        "param": outcome.param,
+        "code": outcome.code,
+    }
+    return msgspec.json.encode({"error": fields})
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
@@ -126,4 +131,4 @@ def _no_such(path: str, method: str, *, known: bool) -> Answer:
         message=message,
         error_type="invalid_request_error",
     )
-    return status, openai.plain_error_body(outcome), headers
+    return status, _error(outcome), headers

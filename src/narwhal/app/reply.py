@@ -68,15 +68,15 @@ class AsgiReply:
             await self._start(200, [*kind, *self._headers])
         await self._body(data, more=False)
 
-    async def fail(self, outcome: Outcome, body: bytes, event: bytes) -> None:
+    async def fail(self, outcome: Outcome, error: bytes) -> None:
         """Send the error: as a response if none was begun, else as an event and then a cut."""
         if self.committed:
-            await self.write(event)
+            await self.write(error)
             self.abort()
             return
         self._ended = True
-        await self._start(outcome.status, [*error_headers(outcome, body), *self._headers])
-        await self._body(body, more=False)
+        await self._start(outcome.status, [*error_headers(outcome, error), *self._headers])
+        await self._body(error, more=False)
 
     def abort(self) -> None:
         """Close the connection, unless the response was finished."""

@@ -143,7 +143,12 @@ class Core:
     def blame(
         self, iid: str, phase: Phase, failure: FailureClass, retry_after: float | None = None
     ) -> None:
-        """A leg of `phase` failed on `iid`; count it, and trust the engine less."""
+        """A leg of `phase` failed on `iid`; count it, and trust the engine less.
+
+        What went wrong in the router itself is no news of the engine.
+        """
+        if failure is FailureClass.LOCAL:
+            return
         self.trust.failed(iid, phase, failure, trio.current_time(), retry_after=retry_after)
         self.telemetry.engine_failed(iid, failure)
 

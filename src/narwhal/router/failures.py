@@ -160,7 +160,7 @@ def _from_status(error: EngineStatus, *, phase: Phase, engine: str) -> Failure:
     elif (
         failure is FailureClass.NEUTRAL
         and status not in OUR_FAULT
-        and parse_engine_error(status, error.body) is not None
+        and parse_engine_error(status, error.body).message
     ):
         told, code, passthrough = status, "engine_rejected", error.body
         message = "The engine rejected the request"

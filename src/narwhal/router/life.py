@@ -150,15 +150,15 @@ class RequestLife:
         if outcome.terminal is Terminal.CANCELLED:
             self.reply.abort()
             return
-        detail = {
-            "request_id": self.request_id,
-            "attempts": len(self.record.attempts),
-            "spent": self.watch.spent(trio.current_time()),
-        }
-        body = openai.error_body(outcome, **detail)
-        event = openai.error_event(outcome, **detail)
+        tell = openai.error_event if self.reply.committed else openai.error_body
+        error = tell(
+            outcome,
+            request_id=self.request_id,
+            attempts=len(self.record.attempts),
+            spent=self.watch.spent(trio.current_time()),
+        )
         with trio.move_on_after(RESPOND_BOUND_S) as bound:
-            await self.reply.fail(outcome, body, event)
+            await self.reply.fail(outcome, error)
         if bound.cancelled_caught:
             self.reply.abort()
 

@@ -28,8 +28,8 @@ class Reply(Protocol):
     async def complete(self, data: bytes, *, stream: bool) -> None:
         """Send the last bytes and end well: the tail of a `stream`, or a whole answer."""
 
-    async def fail(self, outcome: Outcome, body: bytes, event: bytes) -> None:
-        """End badly: `body` with the outcome's status, or `event` and a cut if committed."""
+    async def fail(self, outcome: Outcome, error: bytes) -> None:
+        """End badly: with `error` as an event and then a cut if committed, else as the body."""
 
     def abort(self) -> None:
         """Cut the connection now, synchronously."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from narwhal import __version__
+from narwhal.config import engine_api_key
 from narwhal.engine import EngineClient, EnginePools
 from narwhal.model import ConfigError
 from narwhal.net import ConnectionPool, connect_tcp, engine_tls
@@ -230,7 +231,7 @@ def _clients(
     config: FleetConfig, environ: Mapping[str, str], connect: Connect
 ) -> dict[str, EngineClient]:
     settings = config.engine
-    key = environ.get(settings.engine_api_key_env) if settings.engine_api_key_env else None
+    key = engine_api_key(config, environ)
     clients = {}
     for spec in config.engines:
         pool = partial(

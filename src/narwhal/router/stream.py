@@ -42,7 +42,7 @@ class ChannelReply:
         """Hand over the rest."""
         await self._send.send(data)
 
-    async def fail(self, outcome: Outcome, body: bytes, event: bytes) -> None:
+    async def fail(self, outcome: Outcome, error: bytes) -> None:
         """Nothing to send: the outcome is raised from the iteration."""
 
     def abort(self) -> None:
