@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from narwhal.config.bounds import number
-from narwhal.model import ConfigError, Limit
+from narwhal.model import Limit
 
 if TYPE_CHECKING:
     from narwhal.config.fleet import FleetConfig
@@ -29,21 +29,6 @@ def control_connections(config: FleetConfig) -> int:
 def retained_limit(config: FleetConfig) -> int:
     """Completion requests held at one time, in whatever state; the next one is turned away."""
     return config.serving.max_connections + config.serving.queue_capacity
-
-
-def admission_limit(config: FleetConfig, *, override: int | None = None) -> int:
-    """Requests admitted at one time: `serving.max_connections`, or a lower override.
-
-    Raises `ConfigError` for an override above it, because what is admitted must find a
-    connection, and for one below 1.
-    """
-    most = config.serving.max_connections
-    if override is None:
-        return most
-    if not 1 <= override <= most:
-        allowed = f"between 1 and serving.max_connections ({most})"
-        raise ConfigError([f"an admission override must be {allowed}, not {override}"])
-    return override
 
 
 class Source(StrEnum):

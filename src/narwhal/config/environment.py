@@ -6,10 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from narwhal.config.faults import Faults
+from narwhal.model import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from narwhal.config.fleet import FleetConfig
     from narwhal.config.texts import TextKind
 
 _WHOLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -48,13 +50,19 @@ def variable_complaint(name: str, environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def engine_api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
+def engine_api_key(config: FleetConfig, environ: Mapping[str, str]) -> str | None:
     """The key that `engine.engine_api_key_env` names, `None` if it names none.
 
     It is read when it is needed and is no part of a `FleetConfig`, so that printing one can
-    never print a key. Raises `KeyError` if the variable is gone since the file was loaded.
+    never print a key. Raises `ConfigError` if the variable does not hold one: the loader looks
+    at it as well, but a config may have been made in Python, or the environment have changed.
     """
-    return None if name is None else environ[name]
+    name = config.engine.engine_api_key_env
+    if name is None:
+        return None
+    if complaint := variable_complaint(name, environ):
+        raise ConfigError([f"engine.engine_api_key_env {complaint}"])
+    return environ[name]
 
 
 def _absence(name: str, environ: Mapping[str, str]) -> str | None:

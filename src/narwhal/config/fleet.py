@@ -5,6 +5,7 @@ from typing import Literal
 
 import attrs
 
+from narwhal.config import effective
 from narwhal.config.bounds import at_least
 from narwhal.config.control import Controller
 from narwhal.config.engine_settings import EngineSettings
@@ -138,3 +139,13 @@ class FleetConfig:
     profiles: Profiles = attrs.field(
         factory=Profiles, metadata=about("The measured speed of the engines.")
     )
+
+    @property
+    def control_connections(self) -> int:
+        """Connections for probes and recovery: as set, or derived when that is 0."""
+        return effective.control_connections(self)
+
+    @property
+    def retained_limit(self) -> int:
+        """Completion requests held at one time."""
+        return effective.retained_limit(self)

@@ -67,7 +67,6 @@ _DERIVED = """\
 |---|---|
 | control connections | `engine.control_connections`; at `0`, two for each engine and at least four |
 | requests held at one time | `serving.max_connections` + `serving.queue_capacity`; one more gets 429 before its body is read |
-| requests admitted at one time | `serving.max_connections`; an override by an embedding program can only be lower |
 """  # noqa: E501  (rows of a Markdown table are one line each)
 
 _LIMITS = """\

@@ -45,7 +45,6 @@ def derived(config: FleetConfig) -> dict[str, int]:
     return {
         "control_connections": effective.control_connections(config),
         "retained_limit": effective.retained_limit(config),
-        "admission_limit": effective.admission_limit(config),
     }
 
 

@@ -160,7 +160,7 @@ def _read_field(
     except Faults as caught:
         faults += caught.under(field.name)
         return _placeholder(field) if caught.partial is None else caught.partial
-    if complaint := bounds_complaint(field, read):
+    if complaint := bounds_complaint(field, value):
         faults.append(Fault(field.name, complaint))
         return _placeholder(field)
     return read
