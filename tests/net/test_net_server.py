@@ -285,7 +285,7 @@ def test_continue_is_sent_when_the_application_asks_for_the_body() -> None:
         assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
         refused = await world.ask(head.replace(b"/ ", b"/refuse ", 1))
         assert refused.startswith(b"HTTP/1.1 413")
-        assert b"Connection: close" in refused
+        assert b"connection: close" in refused
 
     in_world(app, body)
 
@@ -339,6 +339,6 @@ def test_an_application_may_go_on_after_its_answer() -> None:
             assert await client.receive_some() == OK_EMPTY
         assert world.server.requests == 2
         await trio.sleep(11)
-        assert ended == [b"/1", b"/2"]
+        assert sorted(ended) == [b"/1", b"/2"]
 
     in_world(app, body)

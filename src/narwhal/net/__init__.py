@@ -4,7 +4,9 @@ All I/O of the router goes through here, and all of it can be replaced: streams,
 `connect` are arguments. Nothing in this package knows what an engine or a completion is.
 """
 
+from narwhal.net.exchange import Exchange
 from narwhal.net.memory import MemoryListener, MemoryNetwork, MemoryStream
+from narwhal.net.pool import ConnectionPool
 from narwhal.net.server import ASGIApp, Server, ServerOptions
 from narwhal.net.sockets import RawListener, RawStream, connect_tcp, open_listeners
 from narwhal.net.streams import ByteStream, Connect, Listener
@@ -13,6 +15,8 @@ __all__ = [
     "ASGIApp",
     "ByteStream",
     "Connect",
+    "ConnectionPool",
+    "Exchange",
     "Listener",
     "MemoryListener",
     "MemoryNetwork",

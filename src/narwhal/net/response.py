@@ -1,0 +1,123 @@
+"""Reading one HTTP/1.1 response, without I/O: bytes in, head and body out.
+
+For servers that are trusted to mean well: llhttp parses, and what it cannot make sense of is an
+error, never a guess. A body must say where it ends, by length or chunks; one that ends with the
+connection cannot be told from one that was cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httptools
+
+from narwhal.model import EngineProtocolError
+
+FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+BODILESS_STATUSES = frozenset({204, 304})
+
+
+class ResponseReader:
+    """One response to one request.
+
+    `head_complete`, `complete` and `reusable` only ever go from false to true, except that
+    bytes after the end of the message take `reusable` back.
+    """
+
+    __slots__ = (
+        "_head_bytes",
+        "_head_only",
+        "_max_head_bytes",
+        "_parser",
+        "_problem",
+        "body",
+        "complete",
+        "head_complete",
+        "headers",
+        "on_body",
+        "reusable",
+        "status",
+    )
+
+    def __init__(self, *, max_head_bytes: int, head_only: bool = False) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.head_complete = False
+        self.body: list[bytes] = []
+        self.complete = False
+        self.reusable = False
+        """Whether the connection may carry another exchange."""
+        self.on_body = self.body.append
+        self._head_bytes = 0
+        self._head_only = head_only
+        self._max_head_bytes = max_head_bytes
+        self._problem: str | None = None
+        self._parser: Any = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received; `EngineProtocolError` if it is not the response expected."""
+        if self.complete:
+            self.reusable = False
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._problem = "it switched protocols"
+        except httptools.HttpParserError as error:
+            if not self.complete:  # otherwise it is what follows the message that is no response
+                self._problem = self._problem or str(error)
+        if not self.head_complete:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._max_head_bytes:
+                self._problem = f"its head is larger than {self._max_head_bytes} bytes"
+        if self._problem is not None:
+            self.reusable = False
+            raise EngineProtocolError(f"not a usable HTTP/1.1 response: {self._problem}")
+        if self.complete:
+            self._parser = None  # it refers back to this object; no need to wait for the collector
+
+    def take(self) -> bytes:
+        """Return the body bytes parsed and not taken yet."""
+        body = self.body
+        data = body[0] if len(body) == 1 else b"".join(body)
+        body.clear()
+        return data
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        """Start of a message: one that follows an interim response, or one too many."""
+        if self.complete:
+            self.reusable = False
+            raise EngineProtocolError("bytes after the end")  # only stops the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a header, or drop a trailer."""
+        if not self.head_complete:
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Look at the head; interim responses (1xx) are skipped."""
+        if self.complete:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:  # noqa: PLR2004 - where final statuses begin
+            self.headers.clear()
+            return
+        self.status = status
+        self.head_complete = True
+        if sum(len(name) + len(value) for name, value in self.headers) > self._max_head_bytes:
+            self._problem = f"its head is larger than {self._max_head_bytes} bytes"
+        if self._head_only:
+            self.complete = True
+        elif not self._parser.should_keep_alive() and not self._framed():
+            self._problem = "its body has neither a length nor chunks"
+
+    def on_message_complete(self) -> None:
+        """Note the end of the message; only in here does the parser know about keep-alive."""
+        if self.head_complete and not self.complete:
+            self.complete = True
+            self.reusable = self._parser.should_keep_alive()
+
+    def _framed(self) -> bool:
+        return self.status in BODILESS_STATUSES or any(n in FRAMING for n, _ in self.headers)
