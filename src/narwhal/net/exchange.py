@@ -10,6 +10,7 @@ from narwhal.model import EngineClosed, EngineProtocolError, ResponseTooLarge
 from narwhal.net.response import ResponseReader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from narwhal.net.pool import ConnectionPool
@@ -25,6 +26,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_before_write",
         "_holding",
         "_pool",
         "_reader",
@@ -45,7 +47,9 @@ class Exchange:
         *,
         reused: bool,
         replayable: bool,
+        before_write: Callable[[], None] | None = None,
     ) -> None:
+        self._before_write = before_write
         self._pool = pool
         self._stream = stream
         self._holding = True  # a slot of the pool, and `_stream` unless that is being replaced
@@ -95,6 +99,8 @@ class Exchange:
         If writing fails, the server may have answered before it closed, so the answer is looked
         for before the failure is reported.
         """
+        if self._before_write is not None:
+            self._before_write()
         request = self._request
         try:
             sent = self._stream.send_nowait(request)

@@ -18,6 +18,7 @@ from narwhal.net.exchange import Exchange
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
     from narwhal.net.streams import ByteStream, Connect
 
@@ -84,10 +85,18 @@ class ConnectionPool:
         """Requests that wait for a connection."""
         return len(self._waiting)
 
-    async def send(self, request: bytes, *, replayable: bool) -> Exchange:
+    async def send(
+        self,
+        request: bytes,
+        *,
+        replayable: bool,
+        before_write: Callable[[], None] | None = None,
+    ) -> Exchange:
         """Send the complete bytes of one HTTP/1.1 request; returns when the kernel has them all.
 
         `replayable` says whether the server may see the request twice, see `Exchange.response`.
+        `before_write` is called with a connection at hand, immediately before the first byte
+        leaves, and again before a replay; what it raises ends the exchange unsent.
         Raises `PoolExhausted` when no connection came free in time, `ConnectFailed`, and
         `EngineClosed` when the connection died under the request. A cancel closes the connection.
         """
@@ -99,7 +108,14 @@ class ConnectionPool:
             reused = stream is not None
             if stream is None:
                 stream = await self._open()
-            exchange = Exchange(self, stream, request, reused=reused, replayable=replayable)
+            exchange = Exchange(
+                self,
+                stream,
+                request,
+                reused=reused,
+                replayable=replayable,
+                before_write=before_write,
+            )
             await exchange.transmit()
         except BaseException:
             if exchange is not None:
