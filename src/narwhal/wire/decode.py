@@ -118,7 +118,7 @@ class DecodeStream:
             events = data.count(b"\n\n")
             if data.count(b"\n") != 2 * events or data.count(b"\n\ndata: {") != events - 1:
                 return False
-        return b'"error"' not in data and b'"usage"' not in data and len(data) <= self._max_held
+        return b'"error"' not in data and not _counts_tokens(data) and len(data) <= self._max_held
 
     def _feed_events(self, data: bytes) -> bytes:
         if self._over:
@@ -175,7 +175,7 @@ class DecodeStream:
         return self._note_usage(chunk)
 
     def _look_at_later(self, event: bytes, data: bytes) -> bool:
-        if b'"error"' in data or b'"usage"' in data:
+        if b'"error"' in data or _counts_tokens(data):
             try:
                 chunk = parse_chunk(data)
             except StreamFailed:
@@ -197,3 +197,8 @@ class DecodeStream:
         """Keep the count; whether the event that carries it is for the client."""
         self.usage = read_usage(chunk) or self.usage
         return not (self._strip_usage and is_usage_only(chunk))
+
+
+def _counts_tokens(data: bytes) -> bool:
+    """Whether there is a `usage` that says something: engines put a null one in every event."""
+    return b'"usage"' in data and data.count(b'"usage"') != data.count(b'"usage":null')
