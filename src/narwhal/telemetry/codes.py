@@ -37,7 +37,11 @@ ERROR_CODES = (
     "engine_status",
     "engine_unreachable",
     "handoff_incomplete",
+    "stream_cut",
+    "stream_empty",
+    "stream_error",
     "stream_failed",
+    "stream_malformed",
     # The router failed
     "pool_exhausted",
     "response_too_large",

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from docs_pages import DOCS, ROOT
+
+import narwhal
+from narwhal.config.effective import limits
+from narwhal.config.example import example_fleet
+from narwhal.model import Limit, Phase, Terminal
+from narwhal.telemetry.codes import ERROR_CODES
+from narwhal.telemetry.reference import catalogue_markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCES = Path(narwhal.__file__).parent
+NOT_COMPLETIONS = {"not_found", "method_not_allowed"}
+"""Codes of answers that are no request's terminal."""
+
+
+def read(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def first_column(text: str) -> set[str]:
+    return set(re.findall(r"^\| `([a-z_0-9]+)` \|", text, re.MULTILINE))
+
+
+def test_the_metrics_page_is_the_catalogue_s() -> None:
+    assert read("metrics.md") == catalogue_markdown(), (
+        "make it again: python -m narwhal.telemetry.reference > docs/metrics.md"
+    )
+
+
+def test_every_code_has_its_line_and_no_line_is_without_a_code() -> None:
+    assert first_column(read("errors.md")) == set(ERROR_CODES) | NOT_COMPLETIONS
+
+
+def codes_in(source: Path) -> Iterator[str]:
+    """Every literal that the source gives the name `code`."""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.keyword) and node.arg == "code":
+            yield from _strings(node.value)
+        elif isinstance(node, ast.Assign):
+            yield from _assigned(node)
+        elif isinstance(node, ast.AnnAssign) and _name(node.target) == "code" and node.value:
+            yield from _strings(node.value)
+
+
+def _assigned(node: ast.Assign) -> Iterator[str]:
+    for target in node.targets:
+        if _name(target) == "code":
+            yield from _strings(node.value)
+        elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            for name, value in zip(target.elts, node.value.elts, strict=True):
+                if _name(name) == "code":
+                    yield from _strings(value)
+
+
+def _name(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else None
+
+
+def _strings(node: ast.expr) -> Iterator[str]:
+    """The literal, or those of a conditional expression; nothing of what is computed."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from _strings(node.body)
+        yield from _strings(node.orelse)
+
+
+def test_every_code_that_a_client_can_be_told_is_known_to_metrics_and_reference() -> None:
+    packages = ("model", "wire", "router", "app", "engine", "net", "retry")
+    files = [file for package in packages for file in (SOURCES / package).rglob("*.py")]
+    found = {code for file in files for code in codes_in(file)}
+    assert {"queue_full", "engine_busy", "engine_unreachable", "handoff_expired"} <= found
+    assert found - set(ERROR_CODES) == NOT_COMPLETIONS
+
+
+def test_every_limit_is_in_the_table_with_its_setting() -> None:
+    page = read("architecture.md")
+    settings = {row.limit: row.field for row in limits(example_fleet())}
+    assert settings.keys() == set(Limit)
+    for limit, field in settings.items():
+        assert f"| `{limit}` | `{field}` |" in page
+
+
+def test_every_terminal_and_phase_is_explained() -> None:
+    architecture, journal = read("architecture.md"), read("journal.md")
+    assert all(f"`{terminal}`" in architecture for terminal in Terminal)
+    assert all(f"`{phase}`" in journal for phase in Phase)
+
+
+def test_every_package_is_in_the_table_of_layers() -> None:
+    page = read("architecture.md")
+    packages = {path.parent.name for path in SOURCES.glob("*/__init__.py")}
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert packages <= named
+
+
+def test_the_example_imports_what_exists() -> None:
+    example = runpy.run_path(str(DOCS / "examples/embed.py"), run_name="example")
+    assert callable(example["main"])
+    assert "examples/embed.py" in read("embedding.md")
+
+
+def test_the_changelog_speaks_of_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {narwhal.__version__}" in text
