@@ -100,7 +100,7 @@ def test_reads_bring_what_one_receive_brought() -> None:
             assert exchange.read_nowait() is None
             assert await exchange.read() == b"abcd"
             assert exchange.read_nowait() is None
-            await trio.sleep(1)
+            await trio.sleep(1.5)
             assert exchange.read_nowait() == b"ef"
             assert not exchange.finished
             assert await exchange.read() == b""

@@ -10,6 +10,7 @@ from narwhal.net.pool import ConnectionPool
 from narwhal.net.server import ASGIApp, Server, ServerOptions
 from narwhal.net.sockets import RawListener, RawStream, connect_tcp, open_listeners
 from narwhal.net.streams import ByteStream, Connect, Listener
+from narwhal.net.transport import PooledTransport
 
 __all__ = [
     "ASGIApp",
@@ -21,6 +22,7 @@ __all__ = [
     "MemoryListener",
     "MemoryNetwork",
     "MemoryStream",
+    "PooledTransport",
     "RawListener",
     "RawStream",
     "Server",
