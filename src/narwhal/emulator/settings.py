@@ -1,0 +1,98 @@
+"""What an emulated engine is told about itself: its speed, its sizes, its manners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from attrs import validators
+
+BLOCK_TOKENS = 16
+"""Tokens in a KV block; vLLM's default on GPUs (its CPU default is 128)."""
+
+
+def _coefficients(_owner: object, field: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, tuple) or len(value) != 3:  # noqa: PLR2004 - three coefficients
+        raise ValueError(f"{field.name}: three numbers are needed, not {value!r}")
+    if not all(0.0 <= number < float("inf") for number in value):
+        raise ValueError(f"{field.name}: numbers must be finite and not negative: {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class TimeModel:
+    """How long an engine takes.
+
+    The formulas are those of the router's cost model, so that a profile fitted on an emulated
+    engine can be compared with the truth. Prefill and decode run side by side and do not slow
+    each other.
+    """
+
+    prefill: tuple[float, float, float] = attrs.field(
+        default=(2e-9, 1e-4, 0.01), validator=_coefficients
+    )
+    """(a, b, c): a prompt of n tokens takes a n^2 + b n + c seconds, one prompt at a time."""
+    decode: tuple[float, float, float] = attrs.field(
+        default=(0.012, 2e-4, 2e-7), validator=_coefficients
+    )
+    """(t0, tr, tk): with r active requests over k resident KV tokens all of them get their
+    next token after t0 + tr r + tk k seconds."""
+
+    def prefill_seconds(self, tokens: int) -> float:
+        """Seconds to prefill `tokens` prompt tokens alone."""
+        a, b, c = self.prefill
+        return a * tokens * tokens + b * tokens + c
+
+    def step_seconds(self, active: int, resident: int) -> float:
+        """Seconds of one decode step for `active` requests over `resident` KV tokens."""
+        t0, tr, tk = self.decode
+        return t0 + tr * active + tk * resident
+
+    def faster(self, factor: float) -> TimeModel:
+        """The same model, `factor` times as fast."""
+        a, b, c = self.prefill
+        t0, tr, tk = self.decode
+        return TimeModel(
+            prefill=(a / factor, b / factor, c / factor),
+            decode=(t0 / factor, tr / factor, tk / factor),
+        )
+
+
+_POSITIVE: Any = validators.gt(0)
+_POSITIVE_OR_NONE: Any = validators.optional(_POSITIVE)
+
+
+@attrs.frozen(kw_only=True)
+class EngineSettings:
+    """One emulated engine. Names follow vLLM's command line where it has the setting."""
+
+    iid: str = "e0"
+    model: str = "emulated"
+    time: TimeModel = attrs.field(factory=TimeModel)
+    max_model_len: int = attrs.field(default=32_768, validator=_POSITIVE)
+    """Prompt and output tokens a request may have together."""
+    max_num_seqs: int = attrs.field(default=256, validator=_POSITIVE)
+    """Sequences that may run (prefill or decode) at once; the others wait, first come first."""
+    max_num_queued_reqs: int | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    """Waiting and running sequences at which new requests are answered 503; None: no limit."""
+    block_size: int = attrs.field(default=BLOCK_TOKENS, validator=_POSITIVE)
+    kv_capacity_tokens: int | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    """Tokens of KV cache, handed-off blocks included; None: as many as it takes."""
+    lease_s: float = attrs.field(default=30.0, validator=_POSITIVE)
+    """Seconds a prefilled KV cache waits for its decoder (vLLM's `kv_lease_duration`)."""
+    answer_tokens: int = attrs.field(default=64, validator=_POSITIVE)
+    """Length of an answer whose request sets no limit, the end-of-text token included."""
+    connector: bool = True
+    """Whether the engine hands KV over; without, `kv_transfer_params` are ignored."""
+    api_key: str | None = attrs.field(default=None, repr=False)
+    """If set, every route asks for it as a bearer token (`/emulator/...` does not)."""
+    keep_alive_s: float = attrs.field(default=5.0, validator=_POSITIVE)
+    """Seconds after which an idle connection is closed; uvicorn's default, so vLLM's."""
+    version: str = "0.32.0"
+
+    def __attrs_post_init__(self) -> None:
+        """A request of any allowed length must fit, or it would wait for ever."""
+        if self.kv_capacity_tokens is not None and self.max_model_len > self.kv_capacity_tokens:
+            raise ValueError(
+                f"max_model_len ({self.max_model_len}) is more than kv_capacity_tokens "
+                f"({self.kv_capacity_tokens}): lower the first or raise the second"
+            )

@@ -1,0 +1,122 @@
+"""What an emulated engine counts, for tests and for `/emulator/stats`."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self
+
+import attrs
+import msgspec
+
+from narwhal.emulator.core import Leg
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+REMEMBERED_REQUESTS = 64
+"""Requests kept as they came, for tests to look at: the latest ones."""
+
+
+class Outcome(StrEnum):
+    """How a leg ended. Each ends in one way, so seen = done + failed + aborted + inflight."""
+
+    DONE = "done"
+    """Answered in full."""
+    FAILED = "failed"
+    """Refused, failed by the engine, or ended by a fault's script."""
+    ABORTED = "aborted"
+    """The client went away, or the connection was dropped under it."""
+
+
+@attrs.frozen
+class Seen:
+    """A request as it arrived."""
+
+    at: float
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body's JSON object."""
+        body: dict[str, Any] = msgspec.json.decode(self.raw)
+        return body
+
+
+class Record:
+    """Counts one leg in and, on exit, out. Unless told otherwise it was aborted."""
+
+    def __init__(self, stats: Stats, leg: Leg) -> None:
+        self.outcome = Outcome.ABORTED
+        self._stats = stats
+        self._leg = leg
+
+    def __enter__(self) -> Self:
+        stats = self._stats
+        stats.legs["seen", self._leg] += 1
+        stats.inflight[self._leg] += 1
+        stats.max_inflight = max(stats.max_inflight, stats.inflight.total())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stats.inflight[self._leg] -= 1
+        self._stats.legs[self.outcome.value, self._leg] += 1
+
+
+class Stats:
+    """Counters of one engine since its start or the last reset, restarts included."""
+
+    def __init__(self) -> None:
+        self.inflight: Counter[Leg] = Counter()
+        self.requests: deque[Seen] = deque(maxlen=REMEMBERED_REQUESTS)
+        self.reset()
+
+    def reset(self) -> None:
+        """Zero everything but what is in flight."""
+        self.legs: Counter[tuple[str, Leg]] = Counter()
+        self.max_inflight = self.inflight.total()
+        self.tokens = 0
+        """Tokens generated, whether or not somebody read them."""
+        self.prompt_tokens = 0
+        self.pulled_tokens = 0
+        """Prompt tokens that came from another engine."""
+        self.rejections = 0
+        """Requests turned away with 503."""
+        self.finished: Counter[str] = Counter()
+        """Finished sequences by finish reason."""
+        self.restarts = 0
+        self.routes: Counter[str] = Counter()
+        """Requests by path."""
+        self.requests.clear()
+
+    def leg(self, leg: Leg) -> Record:
+        """Count a leg; use as a context manager around all of its life."""
+        return Record(self, leg)
+
+    def count(self, what: str, leg: Leg) -> int:
+        """`seen`, or an `Outcome`, of one kind of leg."""
+        return self.legs[what, leg]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, flat, for JSON."""
+        counts: dict[str, Any] = {
+            f"{what}_{leg}": self.legs[what, leg] for what in ("seen", *Outcome) for leg in Leg
+        }
+        return counts | {
+            "inflight": self.inflight.total(),
+            "max_inflight": self.max_inflight,
+            "tokens": self.tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "pulled_tokens": self.pulled_tokens,
+            "rejections": self.rejections,
+            "finished": dict(self.finished),
+            "restarts": self.restarts,
+            "routes": dict(self.routes),
+        }
