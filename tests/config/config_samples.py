@@ -96,7 +96,9 @@ _from_one = st.integers(1, 10**6)
 _ratios = st.floats(min_value=1, max_value=100, exclude_min=True)
 _fractions = st.floats(min_value=0, max_value=1)
 _positive_fractions = st.floats(min_value=0, max_value=1, exclude_min=True)
-_names = st.text(min_size=1, max_size=30).filter(lambda text: text.isprintable() and text.strip())
+# Letters, numbers, punctuation and symbols of all scripts: what is printable, but for blanks.
+_printable = st.characters(categories=["L", "N", "P", "S"])
+_names = st.text(_printable, min_size=1, max_size=30)
 _ids = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._:-]{0,20}\Z")
 _hosts = st.sampled_from(["127.0.0.1", "engine-1.local", "[::1]", "10.1.2.3"])
 
@@ -246,10 +248,13 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=12,
 )
-_contract_keys = st.text(max_size=12).filter(lambda key: not key.startswith("_"))
+_contract_keys = st.text(max_size=11).map(lambda key: f"k{key}")
 _contracts = st.dictionaries(
     _contract_keys,
-    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=12),
     max_size=3,
 )
 

@@ -13,7 +13,7 @@ import pytest
 from config_samples import document, get, parse, problems, put
 
 from narwhal.config import EngineSettings, EngineSpec, FleetConfig, Serving, Slo
-from narwhal.config.settings import walk
+from narwhal.config.settings import section_of, walk
 from narwhal.model import ConfigError, Role
 
 POSITIVE = ([0.001, 1, 10**9], [0, -1, 0.0, -0.5])
@@ -257,9 +257,16 @@ def test_sections_are_made_by_keyword_with_defaults_and_can_be_evolved() -> None
     assert {config, changed} == {changed, config}
 
 
-def test_configs_are_frozen() -> None:
+def sections(kind: type) -> list[type]:
+    inner = [section_of(field.type) for field in attrs.fields(kind)]
+    return [kind, *(each for section in inner if section for each in sections(section))]
+
+
+@pytest.mark.parametrize("section", sections(FleetConfig))
+def test_sections_are_frozen_and_made_by_keyword(section: Any) -> None:
+    assert all(field.kw_only for field in attrs.fields(section))
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        Serving().max_connections = 3  # type: ignore[misc]  # what is tested
+        setattr(section.__new__(section), attrs.fields(section)[0].name, None)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,18 @@ def test_files_that_hold_no_document(tmp_path: Path, content: bytes, line: str) 
     assert refused(tmp_path / "fleet.json", content) == f"fleet.json: {line}"
 
 
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_how_deep_a_document_may_be(tmp_path: Path, opening: str, closing: str) -> None:
+    path = tmp_path / "fleet.json"
+    for levels, accepted in ((MAX_DEPTH - 1, True), (MAX_DEPTH, False)):
+        deep = opening * levels + "1" + closing * levels
+        path.write_text(TEXT.replace("{", f'{{"_": {deep}, ', 1))
+        if accepted:
+            assert load_fleet(path, environ={}) == parse(MINIMAL)
+        else:
+            assert refused(path).endswith("is nested more than 64 levels deep")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [

@@ -65,6 +65,25 @@ def test_what_is_no_address(text: str) -> None:
         split_url(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("http://u:p@h", "must not carry a user name or password"),
+        ("http://h/?x", "must not have a query or a fragment"),
+        ("http://h#x", "must not have a query or a fragment"),
+        ("http://h/x", "must not have a path (the router adds the paths of the engine's API)"),
+        ("http://h:0", "must have a port between 1 and 65535, not 0"),
+        ("http://h:65536", "must have a port between 1 and 65535, not 65536"),
+        ("http://1.2.3", "must be http:// or https:// with a host and, if need be, a port (1.2.3 "),
+        ("h:80", "must be http:// or https:// with a host and, if need be, a port"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, message: str) -> None:
+    with pytest.raises(BadUrl) as caught:
+        split_url(text)
+    assert str(caught.value).startswith(message)
+
+
 def test_paths_where_they_are_allowed() -> None:
     assert split_url("http://h/a/B%20c/", path_allowed=True).path == "/a/B%20c"
     for text in ("http://h/a b", "http://h/a?b", "http://h/a#b", "http://h/ä"):
