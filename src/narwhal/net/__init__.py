@@ -10,6 +10,7 @@ from narwhal.net.pool import ConnectionPool
 from narwhal.net.server import ASGIApp, Server, ServerOptions
 from narwhal.net.sockets import RawListener, RawStream, connect_tcp, open_listeners
 from narwhal.net.streams import ByteStream, Connect, Listener
+from narwhal.net.tls import TlsStream
 from narwhal.net.transport import PooledTransport
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "RawStream",
     "Server",
     "ServerOptions",
+    "TlsStream",
     "connect_tcp",
     "open_listeners",
 ]

@@ -15,6 +15,7 @@ import trio
 
 from narwhal.model import ConnectFailed, EngineClosed, Limit, PoolExhausted
 from narwhal.net.exchange import Exchange
+from narwhal.net.tls import TlsStream
 
 if TYPE_CHECKING:
     import ssl
@@ -239,9 +240,21 @@ class ConnectionPool:
 
     async def _connect_once(self) -> ByteStream:
         try:
-            return await self._connect(self.host, self.port)
+            stream = await self._connect(self.host, self.port)
         except OSError as error:
             raise ConnectFailed(f"cannot connect to {self.name}: {error}") from error
+        if self._tls is None:
+            return stream
+        encrypted = TlsStream(stream, self._tls, server_hostname=self.host)
+        try:
+            await encrypted.do_handshake()
+        except trio.BrokenResourceError as error:
+            encrypted.close()
+            raise ConnectFailed(f"cannot connect to {self.name}: {error}") from error
+        except BaseException:
+            encrypted.close()
+            raise
+        return encrypted
 
     def _closed_error(self) -> EngineClosed:
         return EngineClosed(

@@ -14,6 +14,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from narwhal.net.server.heads import Refusal
 from narwhal.net.server.protocol import Http1
 from narwhal.net.streams import RECEIVE_BYTES, ByteStream
+from narwhal.net.tls import TlsStream
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework
@@ -46,7 +47,7 @@ class Connection(TCPServer):
             stream,  # type: ignore[arg-type]  # see above
         )
         self.server = server
-        self.secure = False
+        self.secure = isinstance(stream, TlsStream)
         self.dead = False
         self.cut_by_reset = False
         self.lingering = False
