@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -23,6 +24,7 @@ from wire_streams import (
 )
 
 from narwhal.model import FailureClass, ResponseTooLarge, Route, StreamFailed
+from narwhal.wire.assembly import Assembler
 from narwhal.wire.decode import DecodeStream, Usage
 from narwhal.wire.errors import parse_engine_error
 
@@ -266,6 +268,7 @@ def test_forms_of_errors(error: dict[str, Any], spaced: bool) -> None:
         completion_chunk("error"),
         completion_chunk('{"error": {"message": "m"}} "usage"'),
         {**completion_chunk("a"), "error": None},
+        {**completion_chunk("a"), "error": False},
         completion_chunk("a", vendor={"error": "inner", "usage": {"prompt_tokens": 1}}),
         completion_chunk("a", stop_reason="error"),
         completion_chunk("usage"),
@@ -395,6 +398,39 @@ def test_a_good_stream_passes_whole(texts: list[str], data: st.DataObject, strip
     assert output == b"".join(kept)
     assert facts(decode) == (True, True, len(texts), COUNT, None)
     decode.finish()
+
+
+@settings(deadline=None)
+@given(
+    route=st.sampled_from(Route),
+    events=st.lists(
+        st.sampled_from(
+            [
+                event(ROLE),
+                event(chat_chunk({"content": "a"})),
+                event(completion_chunk('"usage"')),
+                event({**completion_chunk("b"), "usage": USAGE}),
+                event(usage_chunk()),
+                event({"choices": []}),
+                event(ERROR),
+                b": ping\n\n",
+                DONE,
+            ]
+        ),
+        max_size=8,
+    ),
+)
+def test_an_assembler_learns_the_same_from_the_same_stream(
+    route: Route, events: list[bytes]
+) -> None:
+    decode = stream(route)
+    assembler = Assembler(route=route, template=None, max_bytes=1 << 20)
+    decode.feed(b"".join(events))
+    with contextlib.suppress(StreamFailed):
+        assembler.feed(b"".join(events))
+    assert (assembler.first_token, assembler.done) == (decode.first_token, decode.done)
+    assert (assembler.tokens, assembler.usage) == (decode.tokens, decode.usage)
+    assert str(assembler.error) == str(decode.error)
 
 
 @settings(deadline=None)

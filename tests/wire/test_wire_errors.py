@@ -114,7 +114,9 @@ def test_a_detail_is_given_the_usual_shape() -> None:
     }
 
 
-@pytest.mark.parametrize("engine", [b"", b"<html>", b"[]", b'{"error":null}', b"\xff", b"[" * 9999])
+@pytest.mark.parametrize(
+    "engine", [b"", b"<html>", b"[]", b'{"error":null}', b'{"error":{}}', b"\xff", b"[" * 9999]
+)
 def test_what_an_engine_said_in_no_known_shape_is_not_passed_on(engine: bytes) -> None:
     assert passed_on(engine)["message"] == "The engine refused the request."
 

@@ -31,11 +31,7 @@ def parse_chunk(data: bytes) -> Chunk:
     try:
         return _chunk.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StreamFailed(
-            f"the engine sent an event that is not a JSON object: {error}",
-            code="stream_malformed",
-            body=data,
-        ) from None
+        raise malformed(f"not a JSON object: {error}") from None
 
 
 def find_error(chunk: Chunk, data: bytes) -> StreamFailed | None:
@@ -44,7 +40,7 @@ def find_error(chunk: Chunk, data: bytes) -> StreamFailed | None:
     The message names the engine's own code and type but not its words, which may name anything.
     `parse_engine_error(200, error.body)` has them all, and the status that fits.
     """
-    if chunk.get("error") is None and chunk.get("object") != "error":
+    if chunk.get("error") in (None, False, "") and chunk.get("object") != "error":
         return None
     said = parse_engine_error(200, data)
     kind = f"{said.status} {said.type}" if said.type else str(said.status)
@@ -92,6 +88,11 @@ def read_usage(chunk: Chunk) -> Usage | None:
     if type(prompt) is not int or type(completion) is not int:
         return None
     return Usage(prompt, completion)
+
+
+def malformed(why: str) -> StreamFailed:
+    """For an event that is no chunk of a completion."""
+    return StreamFailed(f"the engine sent a malformed event: {why}", code="stream_malformed")
 
 
 def unfinished(held: int) -> StreamFailed:

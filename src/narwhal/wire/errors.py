@@ -92,7 +92,7 @@ def error_event(
 def _error_fields(outcome: Outcome) -> dict[str, Any]:
     if outcome.passthrough is not None:
         own = _decode(outcome.passthrough).get("error")
-        if isinstance(own, dict):
+        if isinstance(own, dict) and isinstance(own.get("message"), str):
             return own
         said = parse_engine_error(outcome.status, outcome.passthrough)
         if said.message:
