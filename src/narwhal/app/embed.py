@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -43,7 +44,8 @@ class open_router:  # noqa: N801 - used as a function, as `trio.open_nursery` is
         wall_clock: Callable[[], float] = time.time,
         journal_file: JournalFile | None = None,
     ) -> None:
-        self._make = lambda: Router(
+        self._make = partial(
+            Router,
             config,
             environ=os.environ if environ is None else environ,
             connect=connect,

@@ -79,6 +79,8 @@ def serve(
             resume=resume,
         )
         journal_file = JournalFile(journal) if journal else None
+        if journal_file is not None:
+            journal_file.open()
         trio.run(_serve, config, host, port, journal_file)
     except ConfigError as error:
         raise fail_config(error) from error

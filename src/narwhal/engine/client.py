@@ -37,14 +37,20 @@ class Correlation:
 
 @attrs.frozen
 class EnginePools:
-    """The two pools of one engine: probes must get through while requests fill the other."""
+    """The pools of one engine, apart so that none can starve another.
+
+    Requests that wait to be admitted are counted while those that are being served hold every
+    data connection; probes must get through in any case.
+    """
 
     data: ConnectionPool
+    counting: ConnectionPool
     control: ConnectionPool
 
     def close(self) -> None:
         """Close every connection, synchronously."""
         self.data.close()
+        self.counting.close()
         self.control.close()
 
 
@@ -88,15 +94,18 @@ class EngineClient:
 
     async def tokenize(self, body: bytes) -> int:
         """The prompt's exact length in tokens."""
-        return vllm.parse_tokenize(await self._call(b"/tokenize", body, None))
+        answer = await self._call(self.pools.counting, b"/tokenize", body, None)
+        return vllm.parse_tokenize(answer)
 
     async def prefill(self, route: Route, body: bytes, correlation: Correlation) -> bytes:
         """Run a prefill leg; the engine's whole answer, which holds the handoff."""
-        return await self._call(PATHS[route], body, correlation)
+        return await self._call(self.pools.data, PATHS[route], body, correlation)
 
-    async def _call(self, path: bytes, body: bytes, correlation: Correlation | None) -> bytes:
+    async def _call(
+        self, pool: ConnectionPool, path: bytes, body: bytes, correlation: Correlation | None
+    ) -> bytes:
         request = self._request(path, body, correlation)
-        with await self.pools.data.send(request, replayable=True) as exchange:
+        with await pool.send(request, replayable=True) as exchange:
             await raise_for_status(exchange)
             return await exchange.read_all(self._max_response_bytes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from narwhal.engine.answers import raise_for_status
+from narwhal.model import EngineError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -48,20 +49,29 @@ class DecodeLeg:
         """All body bytes that one receive brings; `b""` at the end. `EngineClosed` if cut."""
         return await self._exchange.read()
 
-    def drain_nowait(self) -> bool:
-        """Read what follows the stream's end if it is there already; whether the end was seen."""
-        while (data := self._exchange.read_nowait()) is not None:
-            if not data:
-                return True
+    def ended_nowait(self) -> bool:
+        """Read what follows `[DONE]` if it is there already; whether the body has ended."""
+        try:
+            while (data := self._exchange.read_nowait()) is not None:
+                if not data:
+                    return True
+        except EngineError:
+            return True
         return False
 
-    async def drain(self) -> None:
-        """Read what follows the stream's end, so that the connection can be used again.
+    async def see_off(self) -> None:
+        """Read what follows `[DONE]`, so that the connection can be used again, and close.
 
-        The caller bounds it: an engine may leave the body open for as long as it likes.
+        The caller bounds it: an engine may leave the body open for as long as it likes. How the
+        connection ends is no news, since the answer was whole.
         """
-        while await self._exchange.read():
+        try:
+            while await self._exchange.read():
+                pass
+        except EngineError:
             pass
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Back to the pool if the answer is complete, closed otherwise; the engine then aborts."""

@@ -11,6 +11,7 @@ from narwhal.fleet import Ledger, Orphans, Trust
 from narwhal.model import FailureClass, Phase, Role
 from narwhal.placement import Candidate, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
+from narwhal.router.errands import Errands
 from narwhal.router.lives import Lives
 from narwhal.router.queue import AdmissionQueue
 from narwhal.router.releases import Releases
@@ -63,6 +64,7 @@ class Core:
             base_s=serving.retry_base_s,
             cap_s=serving.retry_cap_s,
         )
+        self.errands = Errands()
         self.releases = Releases(self)
         self.lives = Lives()
         self.retained = 0

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from narwhal.router.attempt import Attempt
     from narwhal.wire.vllm import Handoff
 
-# What may follow `[DONE]` is the end of the chunked body, one packet behind. The client has its
-# answer by then; waiting for the engine to end its own saves a connection.
-_TAIL_BOUND_S = 1.0
-
 
 class HandoffAged(Exception):
     """The handoff was too old at the moment its decode request would have been written."""
@@ -155,16 +151,17 @@ class DecodeRun:
         answer = sink.finish() if isinstance(sink, Assembler) else out
         await life.complete(answer, sink)
         self.core.trust.succeeded(iid, Phase.DECODE)
-        await self._tail(leg)
+        self._see_off(leg)
         return None
 
-    async def _tail(self, leg: DecodeLeg) -> None:
-        try:
-            if not leg.drain_nowait():
-                with trio.move_on_after(_TAIL_BOUND_S):
-                    await leg.drain()
-        except EngineError:
-            pass  # the answer was whole; how its connection ends is no news
+    def _see_off(self, leg: DecodeLeg) -> None:
+        """Wait for the end of the engine's answer, so that its connection can be used again.
+
+        What may follow `[DONE]` is the end of the chunked body, often one packet behind. The
+        client has its answer, so this is nobody's time.
+        """
+        if not leg.ended_nowait() and self.core.errands.start_nowait(leg.see_off):
+            self._leg = None
 
     def _timed_out(self, limit: Limit, iid: str) -> Failure:
         self._refused = self._leg is None or not self._leg.accepted

@@ -146,6 +146,10 @@ def _engine_text(config: FleetConfig, error: EngineError, phase: Phase) -> str:
         "engine_closed": f"The engine closed the connection during {phase}",
         "engine_protocol": f"The engine's answer could not be understood during {phase}",
         "stream_failed": "The engine's stream ended before its answer was complete",
+        "stream_cut": "The engine's stream ended before its answer was complete",
+        "stream_empty": "The engine's stream ended without a token",
+        "stream_malformed": "The engine sent an event that is not JSON",
+        "stream_error": "The engine reported an error in its stream",
     }.get(error.code, f"The engine failed during {phase}")
 
 

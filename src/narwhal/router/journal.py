@@ -30,6 +30,7 @@ class JournalWriter:
         self._core = core
         self._journal = core.telemetry.journal
         self._file = file
+        self._unsure = 0  # rows of a write that was abandoned before it said what it kept
         config = core.config
         self._journal.append_nowait(
             StartRow(
@@ -48,17 +49,18 @@ class JournalWriter:
         while True:
             await trio.sleep(_INTERVAL_S)
             while rows := self._journal.drain(_BATCH_ROWS):
-                data = encode(rows)
-                written = await trio.to_thread.run_sync(
-                    self._file.write, data, abandon_on_cancel=True
+                self._unsure = len(rows)
+                kept = await trio.to_thread.run_sync(
+                    self._file.write, encode(rows), abandon_on_cancel=True
                 )
-                if not written:
-                    self._journal.note_lost(len(rows))
+                self._unsure = 0
+                self._journal.note_lost(len(rows) - kept)
 
     def finish(self, now: float) -> None:
         """Write what is left and a stop row, synchronously: at the end there is nobody to delay."""
         telemetry = self._core.telemetry
+        self._journal.note_lost(self._unsure)
         self._journal.append_nowait(telemetry.stop_row(ts=self._core.wall_clock(), now=now))
         while rows := self._journal.drain(_BATCH_ROWS):
-            if not self._file.write(encode(rows)):
-                self._journal.note_lost(len(rows))
+            self._journal.note_lost(len(rows) - self._file.write(encode(rows)))
+        self._file.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from narwhal import __version__
 from narwhal.config import engine_api_key
 from narwhal.engine import EngineClient, EnginePools
 from narwhal.model import ConfigError
-from narwhal.net import ConnectionPool, connect_tcp, engine_tls
+from narwhal.net import ConnectionPool, connect_tcp
 from narwhal.router.core import Core
 from narwhal.router.journal import JournalWriter
 from narwhal.router.life import RequestLife
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # Within the second that the process has to exit after the grace.
 _LAST_WORDS_S = 0.75
+# Counting takes an engine's front end a millisecond or so; more at once would only queue there.
+_COUNTING_CONNECTIONS = 32
 
 
 class Router:
@@ -94,7 +97,7 @@ class Router:
         self._running = True
         try:
             async with trio.open_nursery() as nursery:
-                await nursery.start(self.core.releases.run)
+                await nursery.start(self.core.errands.run)
                 if self._journal is not None:
                     await nursery.start(self._journal.run)
                 task_status.started()
@@ -162,7 +165,7 @@ class Router:
             life.shut_down()
         with trio.move_on_after(_LAST_WORDS_S):
             await core.lives.wait_empty()
-            await core.releases.wait_done()
+            await core.errands.wait_done()
         return not cut
 
     # What it says of itself
@@ -241,10 +244,12 @@ def _clients(
             connect=connect,
             pool_timeout=settings.pool_timeout_s,
             connect_timeout=settings.connect_timeout_s,
-            tls=engine_tls() if spec.scheme == "https" else None,
+            tls=ssl.create_default_context() if spec.scheme == "https" else None,
         )
+        most = config.serving.max_connections
         pools = EnginePools(
-            data=pool(limit=config.serving.max_connections),
+            data=pool(limit=most),
+            counting=pool(limit=min(most, _COUNTING_CONNECTIONS)),
             control=pool(limit=config.control_connections),
         )
         clients[spec.iid] = EngineClient(
