@@ -76,9 +76,15 @@ async def part(send: Any, body: bytes) -> None:
 class World:
     """One server in virtual time. `connect` opens a client."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        options: ServerOptions,
+        buffer_bytes: int,
+        make: Callable[[ASGIApp], Any] | None,
+    ) -> None:
         self.network = MemoryNetwork(buffer_bytes=buffer_bytes)
-        self.server = Server(app, options=options)
+        self.server = Server(app, options=options) if make is None else make(app)
         self.clients: list[ByteStream] = []
         self.served = trio.Event()
 
@@ -102,11 +108,15 @@ def in_world(
     *,
     options: ServerOptions | None = None,
     buffer_bytes: int = 65536,
+    make: Callable[[ASGIApp], Any] | None = None,
 ) -> None:
-    """Run `body` against a server for `app`; afterwards nothing may be left over."""
+    """Run `body` against a server for `app`; afterwards nothing may be left over.
+
+    `make` builds another server than ours from the application.
+    """
 
     async def main() -> None:
-        world = World(app, options or ServerOptions(), buffer_bytes)
+        world = World(app, options or ServerOptions(), buffer_bytes, make)
         with trio.fail_after(100_000):
             async with trio.open_nursery() as nursery:
 
@@ -116,9 +126,11 @@ def in_world(
                     world.served.set()
 
                 await nursery.start(serve)
-                await body(world)
-                for client in world.clients:
-                    client.close()
+                try:
+                    await body(world)
+                finally:
+                    for client in world.clients:
+                        client.close()
                 await wait_all_tasks_blocked()
                 nursery.cancel_scope.cancel(reason="the test is over")
         assert world.server.connections == 0

@@ -221,6 +221,16 @@ def test_the_first_write_to_a_closed_peer_is_lost_silently(on_pair: Callable[[Bo
     on_pair(body)
 
 
+def test_no_more_than_a_buffer_is_lost_silently(on_pair: Callable[[Body], None]) -> None:
+    async def body(one: ByteStream, two: ByteStream) -> None:
+        one.close()
+        await settle(two)
+        with pytest.raises(trio.BrokenResourceError):
+            await two.send_all(b"x" * 10_000_000)
+
+    on_pair(body)
+
+
 def test_a_cancelled_receive_loses_nothing(on_pair: Callable[[Body], None]) -> None:
     async def body(one: ByteStream, two: ByteStream) -> None:
         with trio.move_on_after(0.01):

@@ -148,7 +148,7 @@ class MemoryStream(ByteStream):
             raise trio.BrokenResourceError("the connection is broken")
         if out.abandoned:
             self._learn_of_reset(2 * out.delay)
-            return len(data)
+            return min(len(data), out.capacity)
         size = min(len(data), out.capacity - out.size)
         if size > 0:
             out.put(data[:size])

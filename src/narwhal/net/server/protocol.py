@@ -164,7 +164,8 @@ class Http1(H11Protocol):
     def _explain(self, error: h11.RemoteProtocolError) -> Refusal:
         if error.error_status_hint == 431:  # noqa: PLR2004 - h11's "receive buffer too long"
             return head_too_large(self._options)
-        return Refusal(error.error_status_hint, f"Not a valid HTTP/1.1 request: {error}.")
+        what, _, _ = str(error).partition(": b")  # what follows is the input
+        return Refusal(error.error_status_hint, f"Not a valid HTTP/1.1 request: {what}.")
 
     # Responses out
 
