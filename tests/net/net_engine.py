@@ -40,6 +40,33 @@ async def answer_all(stream: ByteStream, number: int, answer: bytes = OK) -> Non
         await stream.send_all(answer)
 
 
+async def one_second_then_close(stream: ByteStream, number: int) -> None:
+    """Take a second for one request, and make the next one connect anew."""
+    await read_request(stream)
+    await trio.sleep(1)
+    await stream.send_all(OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+
+
+class CancelAt(trio.abc.Instrument):
+    """Cancels `scope` when a task is about to take its n-th step; by default the present task."""
+
+    def __init__(self, scope: trio.CancelScope, step: int) -> None:
+        self.scope = scope
+        self.left = step
+        self.watch()
+        trio.lowlevel.add_instrument(self)
+
+    def watch(self) -> None:
+        """Count the steps of the present task."""
+        self.task = trio.lowlevel.current_task()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task is self.task:
+            self.left -= 1
+            if self.left == 0:
+                self.scope.cancel(reason="sweep")
+
+
 class Engine:
     """Accepts connections and runs a script on each; `scripts[i]` on the i-th, or the last."""
 

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from net_engine import ENGINE, OK, REQUEST, Engine, answer_all, make_pool, read_request
+from net_engine import (
+    ENGINE,
+    OK,
+    REQUEST,
+    CancelAt,
+    Engine,
+    answer_all,
+    make_pool,
+    one_second_then_close,
+    read_request,
+)
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from narwhal.model import (
@@ -623,21 +633,6 @@ def test_closing_the_pool_ends_idle_busy_and_waiting() -> None:
 # Cancellation at every step
 
 
-class CancelAt(trio.abc.Instrument):
-    """Cancels `scope` when the task is about to take its n-th step."""
-
-    def __init__(self, scope: trio.CancelScope, step: int) -> None:
-        self.task = trio.lowlevel.current_task()
-        self.scope = scope
-        self.left = step
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if task is self.task:
-            self.left -= 1
-            if self.left == 0:
-                self.scope.cancel(reason="sweep")
-
-
 async def slow_parts(stream: ByteStream, number: int) -> None:
     while await read_request(stream):
         for piece in (OK[:5], OK[5:-1], OK[-1:]):
@@ -662,7 +657,6 @@ def test_no_cancel_at_any_step_costs_a_slot_or_mixes_answers(state: str, script:
     async def cancelled_at(pool: ConnectionPool) -> bool:
         with trio.CancelScope() as scope:
             instrument = CancelAt(scope, step)
-            trio.lowlevel.add_instrument(instrument)
             try:
                 await ask(pool)
             finally:
@@ -691,6 +685,38 @@ def test_no_cancel_at_any_step_costs_a_slot_or_mixes_answers(state: str, script:
         network = MemoryNetwork(latency=lambda host, port: delay)
         in_virtual_time(body, script, network=network, limit=1)
     assert step > 1
+
+
+@pytest.mark.parametrize("script", [slow_parts, until_second, one_second_then_close])
+def test_cancelling_a_waiter_at_any_step_of_the_holder_costs_no_slot(script: Any) -> None:
+    """Including the step that hands the connection over."""
+    step = 0
+    more = True
+
+    async def hold(pool: ConnectionPool, instrument: CancelAt) -> None:
+        instrument.watch()
+        await ask(pool)
+
+    async def wait(pool: ConnectionPool, scope: trio.CancelScope) -> None:
+        with scope:
+            await ask(pool)
+
+    async def body(pool: ConnectionPool, engine: Engine) -> None:
+        nonlocal more
+        scope = trio.CancelScope()
+        instrument = CancelAt(scope, step)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hold, pool, instrument)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(wait, pool, scope)
+        trio.lowlevel.remove_instrument(instrument)
+        more = scope.cancelled_caught or step < 10
+        with trio.fail_after(2):
+            assert await ask(pool) == b"ok"
+
+    while more:
+        step += 1
+        in_virtual_time(body, script, limit=1)
 
 
 def test_churn_leaves_nothing_behind() -> None:
