@@ -315,6 +315,18 @@ def test_a_stream_without_usage_makes_an_answer_without() -> None:
     assert assembler.usage is None
 
 
+def test_null_takes_nothing_away() -> None:
+    answer = whole(Route.CHAT, {"message": {"content": "ab", "tool_calls": []}})
+    template = template_of(answer)
+    template["choices"]["message"]["tool_calls"] = []
+    first = chat_chunk({"role": "assistant", "content": "a", "tool_calls": None})
+    last = chat_chunk({"content": "b", "role": None}, "stop")
+    assembled = assemble(
+        Route.CHAT, template, {**first, "service_tier": "x"}, {**last, "service_tier": None}
+    )
+    assert_same(assembled, {**answer, "service_tier": "x"}, order=False)
+
+
 # Failures
 
 
@@ -357,7 +369,7 @@ def test_a_stream_that_fails(pieces: list[bytes], code: str) -> None:
 def test_depth_is_a_failure_of_the_stream_wherever_the_stack_ends() -> None:
     limit = sys.getrecursionlimit()
     ends = set()
-    for depth in (10, *range(limit // 4, limit, 17)):
+    for depth in (10, *range(limit // 4, limit - 150, 50), *range(limit - 150, limit)):
         nested = b'{"a":' * depth + b"1" + b"}" * depth
         chunk = b'data: {"choices":[{"index":0,"delta":{"content":"x","v":%b}}]}\n\n' % nested
         assembler = Assembler(route=Route.CHAT, template=None, max_bytes=1 << 20)
@@ -369,6 +381,16 @@ def test_depth_is_a_failure_of_the_stream_wherever_the_stack_ends() -> None:
         else:
             ends.add("whole")
     assert ends == {"whole", "stream_malformed"}
+
+
+def test_depth_that_only_the_parser_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_deep(*_: object) -> object:
+        raise RecursionError
+
+    monkeypatch.setattr("narwhal.wire.assembly.merge", too_deep)
+    assembler = Assembler(route=Route.CHAT, template=None, max_bytes=1 << 20)
+    with pytest.raises(StreamFailed, match="nested too deeply"):
+        assembler.feed(event(ROLE))
 
 
 @pytest.mark.parametrize("tail", [b"", b"data: [DONE]", b"data: {"])

@@ -71,8 +71,10 @@ def test_usage_on_every_chunk_passes_and_the_last_counts() -> None:
         assert decode.tokens == 2
 
 
-def test_usage_that_is_null_on_every_chunk_is_no_usage() -> None:
-    events = [event({**completion_chunk("a"), "usage": None}) for _ in range(3)]
+@pytest.mark.parametrize("spaced", [True, False])
+def test_usage_that_is_null_on_every_chunk_is_no_usage(spaced: bool) -> None:
+    chunk = {**completion_chunk("a"), "usage": None}
+    events = [event(chunk, spaced=spaced) for _ in range(3)]
     decode = stream()
     assert run(decode, *events, event(usage_chunk()), DONE) == b"".join([*events, DONE])
     assert facts(decode) == (True, True, 3, COUNT, None)
@@ -244,6 +246,38 @@ def test_an_error_after_output_lets_pass_what_came_before_it() -> None:
 
 
 @pytest.mark.parametrize(
+    "read",
+    [
+        event(completion_chunk("b")) + DONE,
+        event(completion_chunk("b")) + b": ping\n\n" + DONE,
+        event(completion_chunk("b")) + b"\n" + DONE,
+        event(completion_chunk("b")).replace(b"\n", b"\r") + DONE,
+        event(completion_chunk("b"))[:-2] + b"\r\r" + DONE,
+        b"\n" + DONE,
+    ],
+)
+def test_the_end_is_seen_in_the_same_read_as_output(read: bytes) -> None:
+    decode = stream()
+    decode.feed(event(completion_chunk("a")))
+    assert decode.feed(read) == read
+    assert decode.done
+
+
+def test_an_error_in_a_read_of_its_own() -> None:
+    decode = stream()
+    decode.feed(event(completion_chunk("a")))
+    assert decode.feed(event(ERROR)) == b""
+    assert decode.error is not None
+
+
+def test_the_end_of_a_comment_that_looks_like_an_event() -> None:
+    token = event(completion_chunk("a"))
+    decode = stream()
+    assert run(decode, token, b": ", token, token) == token + b": " + token + token
+    assert decode.tokens == 2
+
+
+@pytest.mark.parametrize(
     "error",
     [
         {"error": {"message": "m"}},
@@ -312,6 +346,14 @@ def test_an_event_over_the_bound(first: bytes, step: int) -> None:
     decode.feed(first)
     with pytest.raises(ResponseTooLarge):
         run(decode, *(long[at : at + step] for at in range(0, len(long), step)))
+
+
+@pytest.mark.parametrize("first", [b"", event(completion_chunk("a"))])
+def test_an_event_without_an_end(first: bytes) -> None:
+    decode = stream(max_held=1000)
+    assert run(decode, first, b"data: ", b"x" * 994) == first
+    with pytest.raises(ResponseTooLarge):
+        decode.feed(b"x")
 
 
 def test_a_read_over_the_bound_is_fine_if_its_events_are_not() -> None:

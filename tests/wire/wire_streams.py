@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -58,11 +59,18 @@ def completion_stream(*texts: str) -> list[bytes]:
 
 @st.composite
 def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """Pieces of `data`: few or many, some of a single byte, and empty ones between them."""
-    if draw(st.booleans()):
+    """Pieces of `data`: of one small size, at random, or where events end as reads often do."""
+    places = draw(st.sampled_from(["steps", "anywhere", "between events", "every event"]))
+    if places == "steps":
         size = draw(st.integers(1, 40))
         return [data[at : at + size] for at in range(0, len(data), size)]
-    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=8)))
+    ends = [match.end() for match in re.finditer(rb"\r\n\r\n|\n\n|\r\r", data)]
+    if places == "every event":
+        cuts = ends
+    elif places == "between events" and ends:
+        cuts = sorted(draw(st.lists(st.sampled_from(ends), max_size=8)))
+    else:
+        cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=8)))
     return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 

@@ -160,7 +160,7 @@ class Assembler:
         self._count(chunk, len(data))
         try:
             self._merge(chunk)
-        except RecursionError:
+        except RecursionError:  # where the parser's depth and the interpreter's are counted apart
             raise malformed("nested too deeply") from None
 
     def _count(self, chunk: Chunk, size: int) -> None:
