@@ -45,7 +45,7 @@ Arguments are JSON values or bare words; one with a `,` or `)` in it has to be J
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -77,6 +77,16 @@ class FaultPhase(StrEnum):
 
 
 LEGS = frozenset((FaultPhase.PREFILL, FaultPhase.DECODE, FaultPhase.WHOLE))
+
+
+class Missing(Enum):
+    """The type of `LEFT_OUT`."""
+
+    LEFT_OUT = 0
+
+
+LEFT_OUT = Missing.LEFT_OUT
+"""The value of a field that is not there, unlike one that is null."""
 
 
 class Action:
@@ -116,8 +126,8 @@ class Hdr(Action):
 class Header(Action):
     """Set a header of the answer."""
 
-    name: str
-    value: str
+    name: str = attrs.field(converter=str)
+    value: str = attrs.field(converter=str)
 
 
 @attrs.frozen
@@ -207,12 +217,7 @@ class Kv(Action):
     """One field of `kv_transfer_params` missing, or with another value."""
 
     name: str
-    value: object = attrs.NOTHING
-
-    @property
-    def given(self) -> bool:
-        """Whether there is another value; else the field is left out."""
-        return self.value is not attrs.NOTHING
+    value: object = LEFT_OUT
 
 
 @attrs.frozen

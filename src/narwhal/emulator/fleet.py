@@ -136,6 +136,7 @@ async def _serve_until_outage(
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, listeners)
         outage = await engine.wait_for_outage()
+        server.stop_accepting()  # who sees his connection dropped cannot get another
         nursery.cancel_scope.cancel(reason=f"{engine.iid} goes down")
     if outage.new_process:
         engine.end_process()

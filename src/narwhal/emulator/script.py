@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from narwhal.emulator.reply import Reply
 
-_TYPES = {400: "BadRequestError", 404: "NotFoundError", 429: "Too Many Requests"}
+_TYPES = {400: "BadRequestError", 404: "NotFoundError", 503: "Service Unavailable"}
 
 
 async def run_script(fault: f.Fault | None, reply: Reply, die: Callable[[], None]) -> None:

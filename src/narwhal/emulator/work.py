@@ -10,7 +10,7 @@ from narwhal.emulator.bodies import BUSY, DEAD, FAILED
 from narwhal.emulator.core import Sequence
 from narwhal.emulator.engine import Job
 from narwhal.emulator.envelope import Choice, Envelope
-from narwhal.emulator.faults import Kv, NoFinish, NoKv, NoPull, NoUsage
+from narwhal.emulator.faults import LEFT_OUT, Kv, NoFinish, NoKv, NoPull, NoUsage
 from narwhal.emulator.handoff import Verdict
 from narwhal.emulator.plan import make_plan
 from narwhal.emulator.tokens import digest
@@ -88,10 +88,10 @@ class Work:
         descriptor = self._engine.connector.describe(handle)
         for action in self._fault.actions if self._fault is not None else ():
             if isinstance(action, Kv):
-                if action.given:
-                    descriptor[action.name] = action.value
-                else:
+                if action.value is LEFT_OUT:
                     descriptor.pop(action.name, None)
+                else:
+                    descriptor[action.name] = action.value
         return descriptor
 
     def _fetch(self) -> Pull | None:
