@@ -28,7 +28,7 @@ class PlainServer:
     async def request(
         self, method: str, path: str, body: bytes = b"", **headers: str
     ) -> list[dict[str, Any]]:
-        messages = [
+        messages: list[dict[str, Any]] = [
             {"type": "http.request", "body": body[:5], "more_body": True},
             {"type": "http.request", "body": body[5:]},
         ]
@@ -87,9 +87,9 @@ def test_a_stream() -> None:
             "POST", COMPLETIONS, post(stream=True), content_type="application/json"
         )
         assert server.body.endswith(b"data: [DONE]\n\n")
-        assert [m["more_body"] for m in server.sent[1:]] == [True] * (len(server.sent) - 2) + [
-            False
-        ]
+        *more, last = [message["more_body"] for message in server.sent[1:]]
+        assert all(more)
+        assert last is False
 
     run_plain(test)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import trio
 
-from narwhal.cli.running import fail, listen, until_signalled
+from narwhal.cli.running import fail, until_signalled
 from narwhal.emulator import (
     EmulatedFleet,
     EngineSettings,
@@ -198,14 +198,17 @@ async def _serve(
 ) -> None:
     listeners: list[Sequence[Listener]] = []
     try:
-        for number in range(len(settings)):
-            own = await listen(host, base_port + number)
+        for port in range(base_port, base_port + len(settings)):
+            own = await open_listeners(host, port)
             listeners.append(own)
-    except click.exceptions.Exit:
+    except OSError as error:
         for own in listeners:
             for listener in own:
                 listener.close()
-        raise
+        reason = error.strerror or str(error)
+        raise fail(
+            f"cannot listen on {host}:{port}: {reason}; choose another --host or --base-port"
+        ) from error
     epoch = time.time() - trio.current_time()
     fleet = EmulatedFleet(settings, seed=secrets.randbits(64), epoch=epoch)
     for engine in fleet.engines:
