@@ -117,6 +117,26 @@ def test_a_client_that_leaves_is_noticed_behind_a_pipelined_request(how: str, ma
     in_world(app, body, make=make)
 
 
+@ours_and_stock("the reader waits for ever for its turn to read the pipelined request")
+def test_a_pipelining_client_that_leaves_leaks_no_connection(make: Any) -> None:
+    async def body(world: World) -> None:
+        for _ in range(10):
+            client = await world.connect()
+            await client.send_all(GET + GET)
+            await client.receive_some()
+            client.close(reset=True)
+        await trio.sleep(1000)
+        assert world.server.connections == 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await start(send)
+        for _ in range(10):
+            await part(send, b"x")
+            await trio.sleep(1)
+
+    in_world(app, body, make=make)
+
+
 @ours_and_stock("the channel of messages checks for cancellation before it looks for one")
 def test_a_poll_from_a_cancelled_scope_sees_the_disconnect(make: Any) -> None:
     seen = []
@@ -643,7 +663,7 @@ def test_no_limit_of_the_server_touches_a_running_request() -> None:
 # Bodies nobody reads
 
 
-@ours_and_stock("the final send waits for room in the application's own full channel")
+@ours_and_stock("an unread body blocks the answer to it, or resets the connection under it")
 @pytest.mark.parametrize("delay", [0, 1])
 def test_an_answer_to_an_unread_body_is_sent_and_read(delay: float, make: Any) -> None:
     answered = []

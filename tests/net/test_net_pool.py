@@ -443,6 +443,27 @@ def test_what_was_not_written_at_all_may_always_be_replayed() -> None:
     in_virtual_time(body, script, network=network, connect=connect)
 
 
+def test_the_last_look_before_writing_can_call_it_off() -> None:
+    looks: list[float] = []
+
+    def look() -> None:
+        looks.append(trio.current_time())
+        if len(looks) > 1:
+            raise ValueError("too late")
+
+    async def body(pool: ConnectionPool, engine: Engine) -> None:
+        with await pool.send(REQUEST, replayable=False, before_write=look) as exchange:
+            assert await finish(exchange) == b"ok"
+        with pytest.raises(ValueError, match="too late"):
+            await pool.send(REQUEST, replayable=False, before_write=look)
+        assert looks == [1, 2]
+        assert (pool.busy, pool.idle) == (0, 1)
+        assert await ask(pool) == b"ok"
+        assert engine.accepted == 1
+
+    in_virtual_time(body, network=MemoryNetwork(latency=lambda host, port: 0.5))
+
+
 # Answers that come before the request is through
 
 

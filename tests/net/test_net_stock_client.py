@@ -104,11 +104,11 @@ def test_a_body_that_is_left_early_is_cleaned_up_at_once() -> None:
         await stream.receive_some()
 
     async def body(pool: httpcore.AsyncConnectionPool, network: MemoryNetwork) -> None:
-        async with pool.stream("GET", URL) as response:
-            async for _ in response.aiter_stream():
-                break
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
+            async with pool.stream("GET", URL) as response:
+                async for _ in response.aiter_stream():
+                    break
             gc.collect()
         assert not warned
 

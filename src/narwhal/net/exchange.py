@@ -100,7 +100,12 @@ class Exchange:
         for before the failure is reported.
         """
         if self._before_write is not None:
-            self._before_write()
+            try:
+                self._before_write()
+            except BaseException:
+                self._holding = False  # nothing was written: the connection is as good as before
+                self._pool.release(self._stream)
+                raise
         request = self._request
         try:
             sent = self._stream.send_nowait(request)

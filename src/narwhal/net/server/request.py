@@ -72,6 +72,7 @@ class RequestStream(HTTPStream):
         self._head_due = False
         self._bodiless = False
         self._chunked = False  # chunk framing, and the head is out: the fast path
+        self._rest = b""  # taken by `write_nowait` and not sent yet
 
     def _make_scope(self, request: h11.Request) -> MutableMapping[str, Any]:
         path, _, query = request.target.partition(b"?")
@@ -89,7 +90,11 @@ class RequestStream(HTTPStream):
             "client": self.client,
             "server": self.server,
             "state": {},
-            "extensions": {"narwhal.write": self.write, "narwhal.abort": self._wire.abort},
+            "extensions": {
+                "narwhal.write_nowait": self.write_nowait,
+                "narwhal.flush": self.flush,
+                "narwhal.abort": self._wire.abort,
+            },
         }
 
     # The task
@@ -199,18 +204,32 @@ class RequestStream(HTTPStream):
         else:
             raise UnexpectedMessageError(self.state, kind)
 
-    async def write(self, data: bytes) -> None:
-        """Send a part of the body that is not the last; an empty one sends only the head.
+    def write_nowait(self, data: bytes) -> bool:
+        """Take a part of the body that is not the last, and send what the client takes now.
 
-        The fast path of `app_send`, offered to applications as `narwhal.write`. It suspends only
-        if the client is slow to read.
+        The fast path of `app_send`, offered to applications as `narwhal.write_nowait`, for use
+        once a part was sent the ordinary way. False if some is left: then `narwhal.flush` has to
+        be awaited before anything else is sent.
         """
+        if self._chunked and data:
+            self._rest = self._wire.write_nowait(b"%x\r\n%b\r\n" % (len(data), data))
+            return not self._rest
+        if not self._chunked and not self.closed and not self._wire.dead:
+            self._rest = self._frame(data)
+            return not self._rest
+        return True
+
+    async def flush(self) -> None:
+        """Wait until the client has taken what `write_nowait` left. A cancel closes."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            await self._wire.flush(rest)
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the body that is not the last; an empty one sends only the head."""
         if self._chunked:
             if data:
-                frame = b"%x\r\n%b\r\n" % (len(data), data)
-                rest = self._wire.write_nowait(frame)
-                if rest:
-                    await self._wire.flush(rest)
+                await self._wire.write(self._frame(data))
             return
         if self.closed or self._wire.dead:
             return
