@@ -51,7 +51,8 @@ def test_the_scope_says_what_asgi_asks_for() -> None:
         assert await client.receive_some() == OK_EMPTY
         (scope,) = scopes
         extensions = scope.pop("extensions")
-        assert set(extensions) == {"narwhal.write", "narwhal.abort"}
+        names = {"write", "write_nowait", "flush", "abort"}
+        assert set(extensions) == {f"narwhal.{name}" for name in names}
         assert scope == {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -125,6 +126,48 @@ def test_the_write_extension_is_the_same_as_a_body_message() -> None:
         await client.send_all(GET)
         answer = await read_until(client, b"0\r\n\r\n")
         assert answer.endswith(b"\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n")
+
+    in_world(app, body)
+
+
+def test_writing_without_waiting_keeps_the_order_of_what_is_left() -> None:
+    size = 200_000
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        write_nowait = scope["extensions"]["narwhal.write_nowait"]
+        flush = scope["extensions"]["narwhal.flush"]
+        await start(send)
+        assert write_nowait(b"")  # the head, alone
+        assert write_nowait(b"a")
+        assert not write_nowait(b"b" * size)
+        assert not write_nowait(b"c")
+        await flush()
+        assert write_nowait(b"d")
+        assert not write_nowait(b"e" * size)
+        await send({"type": "http.response.body", "body": b"f"})
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        await client.send_all(GET)
+        answer = await read_until(client, b"0\r\n\r\n")
+        assert answer.partition(b"\r\n\r\n")[2] == b"".join(
+            b"%x\r\n%b\r\n" % (len(piece), piece)
+            for piece in (b"a", b"b" * size, b"c", b"d", b"e" * size, b"f", b"")
+        )
+
+    in_world(app, body)
+
+
+def test_writing_without_waiting_works_with_a_length_too() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await start(send, content_length="3")
+        assert scope["extensions"]["narwhal.write_nowait"](b"ab")
+        await send({"type": "http.response.body", "body": b"c"})
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        await client.send_all(GET)
+        assert (await read_until(client, b"abc")).endswith(b"length: 3\r\n\r\nabc")
 
     in_world(app, body)
 

@@ -91,8 +91,9 @@ class RequestStream(HTTPStream):
             "server": self.server,
             "state": {},
             "extensions": {
+                "narwhal.write": self.write,
+                "narwhal.write": self.write,
                 "narwhal.write_nowait": self.write_nowait,
-                "narwhal.flush": self.flush,
                 "narwhal.abort": self._wire.abort,
             },
         }
@@ -207,36 +208,41 @@ class RequestStream(HTTPStream):
     def write_nowait(self, data: bytes) -> bool:
         """Take a part of the body that is not the last, and send what the client takes now.
 
-        The fast path of `app_send`, offered to applications as `narwhal.write_nowait`, for use
-        once a part was sent the ordinary way. False if some is left: then `narwhal.flush` has to
-        be awaited before anything else is sent.
+        The fast path of `app_send`, offered to applications as `narwhal.write_nowait`. False if
+        some of it is left; then `flush` has to be awaited. What is written before that is kept
+        and waits in line, without a bound.
         """
-        if self._chunked and data:
-            self._rest = self._wire.write_nowait(b"%x\r\n%b\r\n" % (len(data), data))
-            return not self._rest
-        if not self._chunked and not self.closed and not self._wire.dead:
-            self._rest = self._frame(data)
-            return not self._rest
-        return True
+        if self._chunked:
+            frame = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        elif self.closed or self._wire.dead:
+            return True
+        elif self.state is ASGIHTTPState.RESPONSE:
+            frame = self._take_head(final_size=None) + self._frame(data)
+        else:
+            raise UnexpectedMessageError(self.state, "http.response.body")
+        if self._rest:
+            self._rest += frame
+        elif frame:
+            self._rest = self._wire.write_nowait(frame)
+        return not self._rest
 
     async def flush(self) -> None:
-        """Wait until the client has taken what `write_nowait` left. A cancel closes."""
+        """Wait until the client has taken what `write_nowait` left; also `narwhal.flush`.
+
+        A cancel closes the connection, since it is in the middle of something.
+        """
         rest, self._rest = self._rest, b""
         if rest:
             await self._wire.flush(rest)
 
     async def write(self, data: bytes) -> None:
-        """Send a part of the body that is not the last; an empty one sends only the head."""
-        if self._chunked:
-            if data:
-                await self._wire.write(self._frame(data))
-            return
-        if self.closed or self._wire.dead:
-            return
-        if self.state is not ASGIHTTPState.RESPONSE:
-            raise UnexpectedMessageError(self.state, "http.response.body")
-        head = self._take_head(final_size=None)
-        await self._wire.write(head + self._frame(data))
+        """Send a part of the body that is not the last; an empty one sends only the head.
+
+        Offered to applications as `narwhal.write`. Suspends only if the client is slow to read,
+        and a cancel then closes the connection.
+        """
+        if not self.write_nowait(data):
+            await self.flush()
 
     async def _finish(self, data: bytes) -> None:
         """Send the last part of the body and let the connection go on to its next request."""
@@ -245,7 +251,8 @@ class RequestStream(HTTPStream):
         end = self._protocol.connection.send(h11.EndOfMessage()) or b""
         self.state = ASGIHTTPState.CLOSED
         self._chunked = False
-        await self._wire.write(head + body + end)
+        rest, self._rest = self._rest, b""
+        await self._wire.write(rest + head + body + end)
         self._wire.cut_by_reset = False
         self._chunks.clear()
         self._end_reported = True
