@@ -9,9 +9,6 @@ if TYPE_CHECKING:
 
     from narwhal.app.types import Headers, Scope, Send
     from narwhal.model import Outcome
-
-    Write = Callable[[bytes], Awaitable[None]]
-
 JSON = (b"content-type", b"application/json")
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -24,8 +21,8 @@ _STREAM_HEADERS = [
 class AsgiReply:
     """The `Reply` of one HTTP exchange.
 
-    On the project's own server it uses two extensions of the ASGI scope: `narwhal.write`, which
-    sends body bytes without the message machinery, and `narwhal.abort`, which closes the
+    On the project's own server it uses extensions of the ASGI scope: `narwhal.write_nowait` and
+    `narwhal.write` send body bytes without the message machinery, `narwhal.abort` closes the
     connection at once. On any other server it does without: a response that must not end well is
     left unfinished, which ASGI servers answer by cutting it.
     """
@@ -35,11 +32,13 @@ class AsgiReply:
     ) -> None:
         extensions = scope.get("extensions") or {}
         self._send = send
-        self._fast: Write | None = extensions.get("narwhal.write")
+        self._write_nowait: Callable[[bytes], bool] | None = extensions.get("narwhal.write_nowait")
+        self._write: Callable[[bytes], Awaitable[None]] | None = extensions.get("narwhal.write")
         self._abort: Callable[[], None] | None = extensions.get("narwhal.abort")
         self._headers = headers
         self._on_gone = on_gone
         self._ended = False
+        self._pending = b""
         self.committed = False
 
     async def commit(self) -> None:
@@ -54,11 +53,21 @@ class AsgiReply:
         if not self.committed:
             self.committed = True
             await self._start(200, [*_STREAM_HEADERS, *self._headers])
-            await self._body(data, more=True)
-        elif self._fast is not None:
-            await self._fast(data)
+        await self._body(data, more=True)
+
+    def write_nowait(self, data: bytes) -> bool:
+        """Send events if the server has a way to do it at once."""
+        if self._write_nowait is not None:
+            return self._write_nowait(data)
+        self._pending = data
+        return False
+
+    async def flush(self) -> None:
+        """Send what `write_nowait` could not."""
+        if self._write is not None:
+            await self._write(b"")
         else:
-            await self._body(data, more=True)
+            await self._body(self._pending, more=True)
 
     async def complete(self, data: bytes, *, stream: bool) -> None:
         """Send the rest of a stream, or a whole answer, and finish the response."""

@@ -20,11 +20,16 @@ class DecodeLeg:
     handoff, and the same handoff must not be used again.
     """
 
-    __slots__ = ("_exchange", "accepted")
+    __slots__ = ("_exchange", "accepted", "read")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.accepted = False
+        self.read = exchange.read
+        """All body bytes that one receive brings; `b""` at the end. `EngineClosed` if cut.
+
+        The exchange's own method: a relay awaits it for every token.
+        """
 
     def __enter__(self) -> Self:
         return self
@@ -44,10 +49,6 @@ class DecodeLeg:
         """
         await raise_for_status(self._exchange)
         self.accepted = True
-
-    async def read(self) -> bytes:
-        """All body bytes that one receive brings; `b""` at the end. `EngineClosed` if cut."""
-        return await self._exchange.read()
 
     def ended_nowait(self) -> bool:
         """Read what follows `[DONE]` if it is there already; whether the body has ended."""

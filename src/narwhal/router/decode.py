@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from narwhal.model import EngineError, Failure, Limit, Phase, StreamFailed
+from narwhal.model import EngineError, Failure, Limit, Phase
 from narwhal.router.failures import from_limit
 from narwhal.wire import vllm
 from narwhal.wire.assembly import Assembler
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from narwhal.engine import DecodeLeg
     from narwhal.router.attempt import Attempt
     from narwhal.wire.vllm import Handoff
+
+
+# A counter that lags by this much is live enough, and the relay has it for nothing.
+_TOKENS_AT_ONCE = 64
 
 
 class HandoffAged(Exception):
@@ -77,14 +81,15 @@ class DecodeRun:
         begun = trio.current_time()
         try:
             with trio.CancelScope(deadline=begun + config.engine.first_token_timeout_s) as limit:
-                out = await self._first_token(iid, before, started)
+                leg = self._leg = await self._dispatch(iid, before)
+                out = await self._first_token(leg, before, started)
             if limit.cancelled_caught:
                 return self._timed_out(Limit.FIRST_TOKEN, iid)
             before.deadline = inf
             now = trio.current_time()
             self.attempt.times.first_token_s = now - begun
             self.life.first_token(now, whole=self.handoff is None)
-            return await self._rest(iid, out)
+            return await self._rest(iid, leg, out)
         except EngineError:
             self._refused = self._leg is None or not self._leg.accepted
             raise
@@ -92,8 +97,7 @@ class DecodeRun:
             if self._leg is not None:
                 self._leg.close()
 
-    async def _first_token(self, iid: str, before: trio.CancelScope, started: float) -> bytes:
-        self._leg = leg = await self._dispatch(iid, before)
+    async def _first_token(self, leg: DecodeLeg, before: trio.CancelScope, started: float) -> bytes:
         now = trio.current_time()
         self.life.watch.enter(Phase.DECODE, now)
         if self.handoff is not None:
@@ -122,37 +126,66 @@ class DecodeRun:
         """One read, through the sink; what may be sent on. Raises what the sink found wrong."""
         data = await leg.read()
         if not data:
-            self._sink.finish()
-            raise StreamFailed("the stream ended")
-        out = self._sink.feed(data) or b""
+            self._sink.finish()  # raises: the stream is not done
+        out = self._sink.feed(data)
         if self._sink.error is not None and not out:
             raise self._sink.error
         return out
 
-    async def _rest(self, iid: str, out: bytes) -> Failure | None:
-        """Everything after the first token, under the gap limit."""
-        leg, sink, life = self._leg, self._sink, self.life
-        assert leg is not None  # noqa: S101 - for the type checker: `_first_token` has set it
-        gap_s = self.core.config.engine.decode_read_timeout_s or inf
-        with trio.CancelScope() as gap:
-            while not sink.done:
-                if out:
-                    self.visible = True
-                    await life.write(out, sink.tokens)
-                if sink.error is not None:
-                    raise sink.error
-                gap.deadline = trio.current_time() + gap_s
-                out = await self._read(leg)
-                # Time that the client takes to read is not the engine's silence.
-                gap.deadline = inf
-        if gap.cancelled_caught:
-            failure = self._timed_out(Limit.READ_GAP, iid)
-            return attrs.evolve(failure, visible=self.visible)
+    async def _rest(self, iid: str, leg: DecodeLeg, out: bytes) -> Failure | None:
+        """Everything after the first token: no limit but the request's covers the writes."""
+        sink, life = self._sink, self.life
+        while not sink.done:
+            if out:
+                self.visible = True
+                await life.write(out)
+                life.count_tokens(sink.tokens)
+            if sink.error is not None:
+                raise sink.error
+            relayed = await self._relay(leg)
+            if relayed is None:
+                failure = self._timed_out(Limit.READ_GAP, iid)
+                return attrs.evolve(failure, visible=self.visible)
+            out = relayed
         answer = sink.finish() if isinstance(sink, Assembler) else out
         await life.complete(answer, sink)
         self.core.trust.succeeded(iid, Phase.DECODE)
         self._see_off(leg)
         return None
+
+    async def _relay(self, leg: DecodeLeg) -> bytes | None:
+        """Relay for as long as nothing but the engine has to be waited for.
+
+        Returns what is still to be written once the stream is done, has failed, or has outrun
+        its reader; None once the engine was silent for `engine.decode_read_timeout_s`.
+
+        The gap limit is one scope for many reads. Moving its deadline for each would cost more
+        than the rest of this loop, so it may fire early; the time of the last chunk decides.
+        """
+        sink, life, current_time = self._sink, self.life, trio.current_time
+        read, feed, write_nowait = leg.read, sink.feed, life.reply.write_nowait
+        gap_s = self.core.config.engine.decode_read_timeout_s or inf
+        heard = current_time()
+        while True:
+            outrun = False
+            with trio.CancelScope(deadline=heard + gap_s):
+                while not outrun:
+                    data = await read()
+                    heard = current_time()
+                    if not data:
+                        sink.finish()  # raises: the stream is not done
+                    out = feed(data)
+                    if sink.done or sink.error is not None:
+                        return out
+                    if out:
+                        outrun = not write_nowait(out)
+                        if sink.tokens >= life.tokens_told + _TOKENS_AT_ONCE:
+                            life.count_tokens(sink.tokens)
+            if outrun:
+                await life.reply.flush()
+                heard = current_time()
+            elif current_time() >= heard + gap_s:
+                return None
 
     def _see_off(self, leg: DecodeLeg) -> None:
         """Wait for the end of the engine's answer, so that its connection can be used again.

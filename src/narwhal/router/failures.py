@@ -20,6 +20,7 @@ from narwhal.model import (
     LocalError,
     Outcome,
     Phase,
+    StreamFailed,
     Terminal,
 )
 from narwhal.retry import classify_status
@@ -28,6 +29,7 @@ from narwhal.wire.vllm import parse_engine_error
 if TYPE_CHECKING:
     from narwhal.config import FleetConfig
 
+_OK = 200
 BUSY = frozenset({408, 429, 503})
 # An engine's 4xx is the client's to read, except these: they speak of the router's own key or
 # URL, and would send the client looking for a mistake that is not its own.
@@ -103,6 +105,12 @@ def from_error(
     """The failure of a leg that raised. The exception's own text may name addresses: not used."""
     if isinstance(error, EngineStatus):
         return _from_status(error, phase=phase, engine=engine)
+    if isinstance(error, StreamFailed) and error.body:
+        said = parse_engine_error(_OK, error.body)
+        if classify_status(said.status)[0] is FailureClass.NEUTRAL:
+            # What a plain answer would have said with its status, said after a 200.
+            status = EngineStatus(said.status, error.body, retry_after=None)
+            return _from_status(status, phase=phase, engine=engine)
     if isinstance(error, LocalError):
         limit = Limit.POOL if error.code == "pool_exhausted" else None
         what = (

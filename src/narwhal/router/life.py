@@ -194,7 +194,7 @@ class RequestLife:
         engine = core.pick_counter()
         core.counting[engine.iid] += 1
         try:
-            with trio.move_on_after(timeout_s) as limit:
+            with trio.CancelScope(deadline=trio.current_time() + timeout_s) as limit:
                 try:
                     body = vllm.tokenize_body(self.request)
                     self.counted_by_engine(await engine.tokenize(body))
@@ -321,12 +321,20 @@ class RequestLife:
             self.prefill_ended(now)
         self.record.first_token_at = now
 
-    async def write(self, out: bytes, tokens: int) -> None:
-        """Send complete events on; `tokens` were generated so far in this attempt."""
+    async def write(self, out: bytes) -> None:
+        """Send complete events on, waiting for the client if need be."""
         await self.reply.write(out)
+        if self.record.ttft_s is None:
+            self.record.ttft_s = trio.current_time() - self.arrival
+
+    @property
+    def tokens_told(self) -> int:
+        """Tokens of the present attempt that the metrics know of."""
+        return self.record.tokens_counted
+
+    def count_tokens(self, tokens: int) -> None:
+        """Tell the metrics that `tokens` were generated so far in this attempt."""
         record = self.record
-        if record.ttft_s is None:
-            record.ttft_s = trio.current_time() - self.arrival
         self.core.telemetry.metrics.tokens_completion.inc(tokens - record.tokens_counted)
         record.tokens_counted = tokens
 

@@ -25,6 +25,16 @@ class Reply(Protocol):
     async def write(self, data: bytes) -> None:
         """Send complete events, committing first if that has not been done."""
 
+    def write_nowait(self, data: bytes) -> bool:
+        """As `write`, for a reply that is committed, without waiting.
+
+        Takes all of `data`; False if the reader has not: then `flush` has to be awaited before
+        anything else is sent.
+        """
+
+    async def flush(self) -> None:
+        """Wait until the reader has taken what `write_nowait` left."""
+
     async def complete(self, data: bytes, *, stream: bool) -> None:
         """Send the last bytes and end well: the tail of a `stream`, or a whole answer."""
 

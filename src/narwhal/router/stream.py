@@ -27,6 +27,7 @@ class ChannelReply:
 
     def __init__(self, send: trio.MemorySendChannel[bytes]) -> None:
         self._send = send
+        self._pending = b""
         self.committed = False
 
     async def commit(self) -> None:
@@ -37,6 +38,15 @@ class ChannelReply:
         """Hand events over."""
         self.committed = True
         await self._send.send(data)
+
+    def write_nowait(self, data: bytes) -> bool:
+        """Keep events for `flush`: there is no buffer to put them in."""
+        self._pending = data
+        return False
+
+    async def flush(self) -> None:
+        """Hand over what `write_nowait` kept."""
+        await self._send.send(self._pending)
 
     async def complete(self, data: bytes, *, stream: bool) -> None:  # noqa: ARG002 - a Reply's
         """Hand over the rest."""

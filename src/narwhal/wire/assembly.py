@@ -108,23 +108,24 @@ class Assembler:
         self.usage: Usage | None = None
         """The engine's own count, from the last event that had one."""
 
-    def feed(self, data: bytes) -> None:
-        """Take what one read brought; bytes after `[DONE]` are dropped.
+    def feed(self, data: bytes) -> bytes:
+        """Take what one read brought; bytes after `[DONE]` are dropped. Nothing to forward: `b""`.
 
         Raises `StreamFailed` (and keeps it in `error`) for an error event, a malformed event,
         and `[DONE]` before any token; `ResponseTooLarge` for an answer over `max_bytes`.
         """
         if self.done or self.error is not None:
-            return
+            return b""
         try:
             for event in self._splitter.feed(data):
                 self._take(event)
                 if self.done:
-                    return
+                    return b""
         except StreamFailed as error:
             self.error = error
             raise
         self._check_size(self._splitter.pending)
+        return b""
 
     def finish(self) -> bytes:
         """The engine's body ended: return the answer.
