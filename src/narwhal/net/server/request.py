@@ -92,8 +92,8 @@ class RequestStream(HTTPStream):
             "state": {},
             "extensions": {
                 "narwhal.write": self.write,
-                "narwhal.write": self.write,
                 "narwhal.write_nowait": self.write_nowait,
+                "narwhal.flush": self.flush,
                 "narwhal.abort": self._wire.abort,
             },
         }
