@@ -113,7 +113,7 @@ def test_the_handoff_row_tells_of_the_lease() -> None:
 
 
 @given(fleets())
-@settings(max_examples=30)
+@settings(deadline=None, max_examples=30)
 def test_limits_of_any_fleet(config: FleetConfig) -> None:
     for each in effective.limits(config):
         own = get(config, each.field)

@@ -153,13 +153,23 @@ def test_a_value_out_of_bounds_is_one_line_that_names_it(path: str, value: objec
     assert path in line
 
 
-@pytest.mark.parametrize("path", ["model", "slo", "slo.ttft_s", "slo.tpot_s", "engines"])
-def test_required(path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("schema", ': "narwhal.fleet"'),
+        ("schema_version", ": 1"),
+        ("model", ""),
+        ("slo", ", with ttft_s and tpot_s"),
+        ("slo.ttft_s", ""),
+        ("slo.tpot_s", ""),
+        ("engines", ", with iid and url"),
+    ],
+)
+def test_required(path: str, more: str) -> None:
     made: Any = document()
     section, _, name = path.rpartition(".")
     del (made[section] if section else made)[name]
-    (line,) = problems(made)
-    assert line.startswith(f"{path} is required")
+    assert problems(made) == [f"{path} is required{more}"]
 
 
 @pytest.mark.parametrize("value", [0, -1, None, True, "2"])
@@ -167,6 +177,11 @@ def test_required(path: str) -> None:
 def test_targets_are_positive_numbers(name: str, value: object) -> None:
     (line,) = problems(document(**{f"slo__{name}": value}))
     assert line.startswith(f"slo.{name} must be ")
+
+
+def test_the_greatest_values() -> None:
+    config = parse(document(model="m" * 256, serving__max_connections=2**53 - 1))
+    assert (len(config.model), config.serving.max_connections) == (256, 2**53 - 1)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +192,8 @@ def test_targets_are_positive_numbers(name: str, value: object) -> None:
         ("schema_version", True, "schema_version must be 1, not true"),
         ("schema_version", 1.0, "schema_version must be 1, not 1.0"),
         ("model", "", 'model must not be empty: ""'),
+        ("model", "m" * 257, f'model must be at most 256 characters long, not "{"m" * 57}..."'),
+        ("model", "m\n", 'model must not hold control characters: "m\\n"'),
         ("model", 3, "model must be text in quotes, not 3"),
         ("serving.max_attempts", 7, "serving.max_attempts must be between 1 and 3, not 7"),
         ("serving.max_connections", 2.0, "serving.max_connections must be an integer, not 2.0"),
@@ -293,6 +310,9 @@ def test_values_made_in_python_obey_types_and_bounds(settings: dict[str, Any], l
 def test_an_engine_made_in_python_obeys_as_well() -> None:
     with pytest.raises(ConfigError, match=r"EngineSpec\.url must be http"):
         EngineSpec(iid="e", url="ftp://e")
+    with pytest.raises(ConfigError, match=r"EngineSpec\.url must be http"):
+        EngineSpec(iid="e", url="e")
     with pytest.raises(ConfigError, match=r"EngineSpec\.iid must be 1 to 64"):
         EngineSpec(iid="", url="http://e")
+    assert EngineSpec(iid="e", url="http://e").attestation_url is None
     assert EngineSpec(iid="e", url="http://E:1/", role=Role.PREFILL).url == "http://e:1"

@@ -34,6 +34,7 @@ def judged(document: object) -> FleetConfig | None:
 
 
 @given(json_values)
+@settings(deadline=None)
 def test_any_document(document: object) -> None:
     judged(document)
 
@@ -62,18 +63,20 @@ def damaged(draw: st.DrawFn) -> object:
 
 
 @given(damaged())
-@settings(max_examples=200)
+@settings(deadline=None, max_examples=200)
 def test_a_damaged_document(document: object) -> None:
     judged(document)
 
 
 @given(damaged())
+@settings(deadline=None)
 def test_reading_it_from_text_makes_no_difference(document: object) -> None:
     text = json.dumps(document)
     assert judged(parse_json(text.encode())) == judged(document)
 
 
 @given(st.binary() | st.text().map(str.encode))
+@settings(deadline=None)
 def test_any_bytes(content: bytes) -> None:
     lines: tuple[str, ...] = ("one",)
     try:
@@ -84,7 +87,7 @@ def test_any_bytes(content: bytes) -> None:
 
 
 @given(fleets())
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 def test_a_valid_config_survives_being_written_and_read(config: FleetConfig) -> None:
     document = unstructure_fleet(config)
     assert judged(document) == config
@@ -92,6 +95,7 @@ def test_a_valid_config_survives_being_written_and_read(config: FleetConfig) -> 
 
 
 @given(st.lists(st.tuples(st.text(max_size=2), st.integers()), max_size=6))
+@settings(deadline=None)
 def test_repeated_keys_are_all_found(pairs: list[tuple[str, object]]) -> None:
     keys = [key for key, _ in pairs]
     assert set(JsonObject(pairs).repeated) == {key for key in keys if keys.count(key) > 1}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from config_samples import MINIMAL, document, get, parse, problems
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from narwhal.config import FleetConfig, broken_rules
@@ -212,5 +213,6 @@ def test_passes_are_counted_in_the_numbers_as_written(
 
 
 @given(st.integers(1, 10**4), st.integers(1, 10**3))
+@hypothesis_settings(deadline=None)
 def test_passes_in_thousandths(window: int, interval: int) -> None:
     assert most_samples(window / 1000, interval / 1000) == window // interval

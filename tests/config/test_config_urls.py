@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from narwhal.config.urls import BadUrl, Url, canonical_url, split_url
@@ -95,6 +95,7 @@ def test_paths_where_they_are_allowed() -> None:
     st.text() | st.from_regex(r"https?://[a-zA-Z0-9.:@\[\]/?#%-]*", fullmatch=True), st.booleans()
 )
 @example("http://[::ffff:1.2.3.4]", False)
+@settings(deadline=None)
 def test_any_text_is_an_address_or_is_refused(text: str, path_allowed: bool) -> None:
     try:
         url = split_url(text, path_allowed=path_allowed)

@@ -12,9 +12,9 @@ def number(value: float) -> str:
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """An interval of numbers, open or closed at either end, to which zero may be added."""
+    """An interval of numbers, open or closed at either end; zero may be added to a half-line."""
 
-    low: float | None = None
+    low: float
     high: float | None = None
     above: bool = False
     """`low` itself is out."""
@@ -26,31 +26,30 @@ class Bounds:
         """Whether `value`, a finite number, is one of them."""
         if self.or_zero and value == 0:
             return True
-        if self.low is not None and (value <= self.low if self.above else value < self.low):
+        if value < self.low or (self.above and value == self.low):
             return False
         return self.high is None or (value < self.high if self.below else value <= self.high)
 
     @property
     def phrase(self) -> str:
         """What a value must be, to be read after "must be"."""
-        if self.low is None:
-            return "any number"
         if self.high is None:
-            return self._from_below(self.low)
+            return self._from_below
         if not self.above and not self.below:
             return f"between {number(self.low)} and {number(self.high)}"
         low = f"greater than {number(self.low)}" if self.above else f"at least {number(self.low)}"
         high = f"less than {number(self.high)}" if self.below else f"at most {number(self.high)}"
         return f"{low} and {high}"
 
-    def _from_below(self, low: float) -> str:
-        if low == 0:
+    @property
+    def _from_below(self) -> str:
+        if self.low == 0:
             return "positive" if self.above else "zero or positive"
-        phrase = f"greater than {number(low)}" if self.above else f"at least {number(low)}"
-        return f"0 or {phrase}" if self.or_zero else phrase
+        if self.above:
+            return f"greater than {number(self.low)}"
+        return f"{'0 or ' if self.or_zero else ''}at least {number(self.low)}"
 
 
-ANY = Bounds()
 POSITIVE = Bounds(low=0, above=True)
 NOT_NEGATIVE = Bounds(low=0)
 FRACTION = Bounds(low=0, high=1)

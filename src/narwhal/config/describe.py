@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 import attrs
 
-from narwhal.config.bounds import ANY, number
+from narwhal.config.bounds import number
 from narwhal.config.settings import (
     choices_of,
     default_of,
@@ -38,7 +38,7 @@ def accepts(field: attrs.Attribute[Any]) -> str:
     if get_origin(kind) is Mapping:
         return "object" + optional
     bounds = setting_of(field).bounds
-    return _TYPES[kind] + ("" if bounds is ANY else f", {bounds.phrase}") + optional
+    return _TYPES[kind] + (f", {bounds.phrase}" if bounds else "") + optional
 
 
 def default_text(field: attrs.Attribute[Any]) -> str:

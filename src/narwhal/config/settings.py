@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import attrs
 
-from narwhal.config.bounds import ANY, Bounds
 from narwhal.model import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from narwhal.config.bounds import Bounds
     from narwhal.config.texts import TextKind
 
 _KEY = "narwhal"
@@ -37,7 +37,7 @@ class Setting:
 
     help: str
     unit: str = ""
-    bounds: Bounds = ANY
+    bounds: Bounds | None = None
     example: Any = attrs.NOTHING
     """Stands in the example file; needed where there is no default."""
     required: bool = False
@@ -48,7 +48,7 @@ def about(
     help: str,  # noqa: A002  (the word that click and argparse use for it)
     *,
     unit: str = "",
-    bounds: Bounds = ANY,
+    bounds: Bounds | None = None,
     example: Any = attrs.NOTHING,
     required: bool = False,
 ) -> dict[str, Setting]:
@@ -204,7 +204,7 @@ def _text_complaint(kind: TextKind, value: object) -> str | None:
 def bounds_complaint(field: attrs.Attribute[Any], value: object) -> str | None:
     """What is wrong with the size of `value`, which has the type of `field`."""
     bounds = setting_of(field).bounds
-    if not isinstance(value, int | float) or isinstance(value, bool) or bounds.admits(value):
+    if bounds is None or not isinstance(value, int | float) or bounds.admits(value):
         return None
     return f"must be {bounds.phrase}, not {shown(value)}"
 
