@@ -156,6 +156,15 @@ def test_a_handle_expires_with_its_lease_and_a_late_notification_is_counted() ->
     assert core.uses["r"] == 1
 
 
+def test_a_step_that_lost_all_its_sequences_is_over() -> None:
+    core = EngineCore(settings(time=LINEAR))
+    left = sequence(Leg.DECODE)
+    core.submit(left, 0.0)
+    core.abort(left, 0.5)
+    core.submit(sequence(Leg.DECODE), 0.5)
+    assert core.next_event_at() == 1.5
+
+
 def test_a_late_caller_changes_no_event() -> None:
     prompt, late = EngineCore(settings(time=LINEAR)), EngineCore(settings(time=LINEAR))
     for core in (prompt, late):

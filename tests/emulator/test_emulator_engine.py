@@ -219,6 +219,10 @@ def test_stats_tell_what_is_staged_and_how_often_it_was_used() -> None:
         state = (await world.ask("/emulator/stats")).json
         assert (state["staged"], state["max_uses"], state["released"]) == (0, 2, 1)
         assert state["notifications_after_expiry"] == 1
+        await world.ask("/emulator/reset", {})
+        state = (await world.ask("/emulator/stats")).json
+        counters = ("max_uses", "released", "notifications_after_expiry", "done_decode")
+        assert [state[name] for name in counters] == [0] * 4
 
     run_world(test)
 

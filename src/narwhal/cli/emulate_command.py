@@ -22,7 +22,7 @@ from narwhal.net import open_listeners
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from narwhal.net import Listener
+    from narwhal.net import RawListener
 
 _DEFAULTS = EngineSettings()
 _LAST_PORT = 65535
@@ -196,7 +196,7 @@ def emulate(
 async def _serve(
     settings: Sequence[EngineSettings], faults: Sequence[Fault], host: str, base_port: int
 ) -> None:
-    listeners: list[Sequence[Listener]] = []
+    listeners: list[list[RawListener]] = []
     try:
         for port in range(base_port, base_port + len(settings)):
             own = await open_listeners(host, port)
