@@ -48,12 +48,20 @@ class CompletionHandler:
         limit = self._config.serving.max_request_bytes
         inbox = Inbox(receive, limit=limit, on_gone=life.client_gone)
 
+        extensions = scope.get("extensions") or {}
+        on_gone = extensions.get("narwhal.on_gone")
+        read = inbox.wait_body if on_gone is None else inbox.read_body
+
         async def ingress() -> CompletionRequest:
             self._check_head(headers, limit)
-            return openai.parse_request(route, await inbox.body(), model=self._config.model)
+            return openai.parse_request(route, await read(), model=self._config.model)
 
+        if on_gone is not None:
+            on_gone(life.client_gone)
+            await life.run(reply, ingress)
+            return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(inbox.run)
+            nursery.start_soon(inbox.watch)
             await life.run(reply, ingress)
             nursery.cancel_scope.cancel(reason="the request has ended")
 

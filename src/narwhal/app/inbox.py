@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 class Inbox:
-    """The only reader of `receive()`.
+    """The only reader of `receive()`. It holds at most `limit` bytes of the body.
 
-    It never stops reading, so a disconnect is seen at any moment of the request, also when
-    nothing else is being waited for, and a server that queues body messages is never left with
-    a full queue. It holds at most `limit` bytes; what a client sends beyond them is discarded.
+    There are two ways to use it. `read_body` reads what there is to read, for a server that
+    tells of a disconnect in another way. For one that does not, a task runs `watch` for the
+    length of the request, and `wait_body` waits for what that finds: the news that the client
+    left then comes at any moment, and nothing that the server queues can fill its queue.
     """
 
     def __init__(self, receive: Receive, *, limit: int, on_gone: Callable[[], None]) -> None:
@@ -28,34 +29,48 @@ class Inbox:
         self._on_gone = on_gone
         self._parts: list[bytes] = []
         self._size = 0
-        self._ready = trio.Event()
+        self._ended = False
+        self._filled: trio.Event | None = None
 
-    async def run(self) -> None:
-        """Read until the client is gone; then say so and return."""
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self._on_gone()
-                return
-            self._take(message.get("body", b""), more=message.get("more_body", False))
+    async def read_body(self) -> bytes:
+        """Read the whole body; `BodyTooLarge` as soon as it is over the limit.
 
-    def _take(self, part: bytes, *, more: bool) -> None:
-        if self._ready.is_set():
-            return
-        self._size += len(part)
-        if self._size > self._limit:
-            self._parts.clear()
-            self._ready.set()
-            return
-        self._parts.append(part)
-        if not more:
-            self._ready.set()
+        If the client leaves in the middle, it says so and waits to be cancelled.
+        """
+        while not self._ended:
+            if not await self._read():
+                await trio.sleep_forever()
+        return self._take()
 
-    async def body(self) -> bytes:
-        """The whole body, or `BodyTooLarge` as soon as it is over the limit."""
-        await self._ready.wait()
+    async def watch(self) -> None:
+        """Read until the client is gone, and say so; what is not wanted is discarded."""
+        while await self._read():
+            pass
+
+    async def wait_body(self) -> bytes:
+        """As `read_body`, while another task runs `watch`."""
+        if not self._ended:
+            self._filled = trio.Event()
+            await self._filled.wait()
+        return self._take()
+
+    async def _read(self) -> bool:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._on_gone()
+            return False
+        if not self._ended:
+            self._parts.append(message.get("body", b""))
+            self._size += len(self._parts[-1])
+            self._ended = self._size > self._limit or not message.get("more_body", False)
+            if self._ended and self._filled is not None:
+                self._filled.set()
+        return True
+
+    def _take(self) -> bytes:
+        parts, self._parts = self._parts, []
         if self._size > self._limit:
             raise BodyTooLarge(
                 f"The request body is larger than {self._limit} bytes (serving.max_request_bytes)."
             )
-        return b"".join(self._parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)

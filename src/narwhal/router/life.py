@@ -92,7 +92,9 @@ class RequestLife:
         self._stop(failures.shut_down(self.core.config), "the router is shutting down")
 
     def _stop(self, outcome: Outcome, reason: str) -> None:
-        if self._stopped is None and self._outcome is None:
+        # A deadline that fires in the middle of a write closes the connection, and that brings
+        # the news that the client is gone: the deadline was first.
+        if self._stopped is None and self._outcome is None and not self._scope.cancel_called:
             self._stopped = outcome
             self._scope.cancel(reason=reason)
 

@@ -14,7 +14,7 @@ from hypercorn.utils import UnexpectedMessageError, build_and_validate_headers, 
 from narwhal.net.server.heads import REASONS, error_body, error_headers
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Callable, MutableMapping
 
     from hypercorn.typing import HTTPScope
 
@@ -66,6 +66,7 @@ class RequestStream(HTTPStream):
         self._complete = False
         self._end_reported = False
         self._wake: trio.Event | None = None
+        self._gone: Callable[[], None] | None = None
         # The response, on its way to the client.
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
@@ -93,6 +94,7 @@ class RequestStream(HTTPStream):
             "extensions": {
                 "narwhal.write": self.write,
                 "narwhal.write_nowait": self.write_nowait,
+                "narwhal.on_gone": self.on_gone,
                 "narwhal.flush": self.flush,
                 "narwhal.abort": self._wire.abort,
             },
@@ -149,6 +151,19 @@ class RequestStream(HTTPStream):
         self.closed = True
         self._chunked = False
         self._notify()
+        if self._gone is not None:
+            self._gone()
+
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called, synchronously and once, when the client is gone.
+
+        Offered to applications as `narwhal.on_gone`: unlike a task that waits in `receive`, it
+        costs nothing. Called at once if the client has left already.
+        """
+        if self.closed:
+            callback()
+        else:
+            self._gone = callback
 
     def _notify(self) -> None:
         if self._wake is not None:
