@@ -165,6 +165,16 @@ def test_a_step_that_lost_all_its_sequences_is_over() -> None:
     assert core.next_event_at() == 1.5
 
 
+def test_uses_of_handles_are_remembered_for_a_bounded_number() -> None:
+    core = EngineCore(settings(time=TimeModel(prefill=(0, 0, 0))))
+    for number in range(5000):
+        core.submit(sequence(Leg.PREFILL, output=1, name=f"r{number}"), 0.0)
+    core.advance(0.0)
+    assert len(core.handles) == 5000
+    assert len(core.uses) == 4096
+    assert next(iter(core.uses)) == "r904"
+
+
 def test_a_late_caller_changes_no_event() -> None:
     prompt, late = EngineCore(settings(time=LINEAR)), EngineCore(settings(time=LINEAR))
     for core in (prompt, late):

@@ -130,6 +130,19 @@ def test_an_outage_drops_connections_and_refuses_new_ones(new_process: bool) -> 
     run_world(test)
 
 
+def test_a_dead_engine_may_be_restarted_before_it_is_gone() -> None:
+    async def test(world: World) -> None:
+        engine = world.fleet.engines[0]
+        before = engine.connector.engine_id
+        await world.complete(fault="die")
+        engine.restart()
+        await trio.sleep(0.2)
+        assert (await world.complete()).status == 200
+        assert engine.connector.engine_id != before
+
+    run_world(test)
+
+
 def test_a_dead_engine_comes_back_through_a_sibling() -> None:
     async def test(world: World) -> None:
         assert (await world.complete(1, fault="die")).status is None

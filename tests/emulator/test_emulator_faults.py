@@ -469,6 +469,10 @@ def test_a_prompt_word_reaches_the_leg_it_is_for() -> None:
         handoff = await world.prefill(prompt=prompt)
         answer = await world.complete(prompt=prompt, stream=True, kv_transfer_params=handoff)
         assert (answer.end, len(answer.chunks)) == ("reset", 1)
+        counted = await world.ask("/tokenize", {"prompt": "x fault=tokenize:status(418)"})
+        assert counted.status == 418
+        assert (await world.ask("/tokenize", {"prompt": "x fault=rst"})).status == 200
+        assert (await world.ask("/tokenize", {"prompt": "x fault=explode"})).status == 400
         messages = [
             {"role": "system", "content": "fault=whole:status(418)"},
             {"role": "user", "content": [{"type": "text", "text": "x"}]},

@@ -8,7 +8,7 @@ import pytest
 import trio
 from emulator_kit import CHAT, COMPLETIONS, ask_on, completion, run_world, settings
 
-from narwhal.emulator import Leg, text_of
+from narwhal.emulator import EmulatedFleet, Leg, text_of
 
 if TYPE_CHECKING:
     from emulator_kit import Answer, World
@@ -281,6 +281,30 @@ def test_a_producer_that_was_restarted_is_unknown(met: bool) -> None:
         assert trio.current_time() - began == pytest.approx(0.01 if met else 0.02)
 
     run_world(test, *PAIR)
+
+
+def test_a_producer_that_died_is_out_of_reach_at_once() -> None:
+    async def test(world: World) -> None:
+        await decode(world, await world.prefill(0))
+        handoff = await world.prefill(0)
+        await world.complete(0, fault="die")
+        began = trio.current_time()
+        assert (await decode(world, handoff)).status == 500
+        assert trio.current_time() - began == pytest.approx(0.01)
+
+    run_world(test, *PAIR)
+
+
+def test_what_is_remembered_of_handoffs_is_bounded() -> None:
+    connector = EmulatedFleet([settings()]).engines[0].connector
+    for number in range(1000):
+        connector.remember(number)
+    assert [connector.remembers(number) for number in (999, 744, 743, 0)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("change", [{"max_tokens": 0}, {"model": "nope"}])

@@ -318,6 +318,9 @@ def test_an_answer_without_a_limit_ends_by_itself() -> None:
         answer = (await world.complete(max_tokens=None)).json
         assert answer["usage"]["completion_tokens"] == 64
         assert answer["choices"][0]["finish_reason"] == "stop"
+        on = (await world.complete(max_tokens=None, ignore_eos=True)).json
+        assert on["usage"]["completion_tokens"] == 64
+        assert on["choices"][0]["finish_reason"] == "length"
         long = (await world.complete(max_tokens=None, min_tokens=80)).json
         assert long["usage"]["completion_tokens"] == 80
         both = (await world.ask(CHAT, chat(max_tokens=5, max_completion_tokens=2))).json

@@ -173,6 +173,11 @@ def emulate(
             f"--base-port {base_port} with --engines {engines} goes past port {_LAST_PORT}: "
             "choose a lower port"
         )
+    if kv_capacity is not None and max_model_len > kv_capacity:
+        raise fail(
+            f"--max-model-len {max_model_len} does not fit into --kv-capacity {kv_capacity}: "
+            "lower the first or raise the second"
+        )
     try:
         settings = [
             EngineSettings(

@@ -17,7 +17,13 @@ from narwhal.emulator.faults import LEGS, FaultPhase
 from narwhal.emulator.link import Inbox, Link
 from narwhal.emulator.metrics import metrics_page
 from narwhal.emulator.reply import JSON_TYPE, FixedReply
-from narwhal.emulator.requests import header_directives, tokenize_ids
+from narwhal.emulator.requests import (
+    header_directives,
+    prompt_directives,
+    read_tokenize,
+    texts_of,
+    tokenize_ids,
+)
 from narwhal.emulator.script import run_script
 from narwhal.emulator.tokens import detokenize
 from narwhal.model import Route
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from narwhal.emulator.engine import EmulatedEngine
+    from narwhal.emulator.faults import Fault
     from narwhal.emulator.link import Receive, Scope, Send
 
 # Client addresses remembered to tell a reused connection from a new one.
@@ -119,8 +126,14 @@ class EngineApp:
 
     # Routes that are not completions
 
-    async def _answer(self, exchange: Exchange, body: bytes, kind: str = JSON_TYPE) -> None:
-        exchange.choose(self._engine.faults, _PHASES[exchange.path])
+    async def _answer(
+        self,
+        exchange: Exchange,
+        body: bytes,
+        kind: str = JSON_TYPE,
+        in_prompt: Fault | None = None,
+    ) -> None:
+        exchange.choose(self._engine.faults, _PHASES[exchange.path], in_prompt)
         fault = exchange.fault
         reply = FixedReply(exchange.link, fault, body, content_type=kind)
         await run_script(fault, reply, self._engine.die)
@@ -156,13 +169,22 @@ class EngineApp:
         raw = await read_all(self._engine, exchange)
         if raw is None:
             return
-        ids = tokenize_ids(raw, exchange.content_type, settings)
-        if isinstance(ids, Refusal):
-            await answer_refusal(exchange, ids)
+        body = read_tokenize(raw, exchange.content_type, settings)
+        if isinstance(body, Refusal):
+            await answer_refusal(exchange, body)
             return
-        length = settings.max_model_len
-        body = {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None}
-        await self._json(exchange, body)
+        said = prompt_directives(texts_of(body))
+        if isinstance(said, Refusal):
+            await answer_refusal(exchange, said)
+            return
+        ids = tokenize_ids(body)
+        counted = {
+            "count": len(ids),
+            "max_model_len": settings.max_model_len,
+            "tokens": ids,
+            "token_strs": None,
+        }
+        await self._answer(exchange, msgspec.json.encode(counted), in_prompt=said.fault)
 
     async def _detokenize(self, exchange: Exchange) -> None:
         raw = await read_all(self._engine, exchange)

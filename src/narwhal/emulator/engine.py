@@ -211,17 +211,14 @@ class EmulatedEngine:
 
     async def wait_for_outage(self) -> Outage:
         """Wait until the engine is to refuse connections."""
-        while self._outage is None:
+        while (outage := self._outage) is None:
             await self._power.park()
-        if self._outage.new_process:
+        if outage.new_process:
             await trio.sleep(LAST_WORDS_S)
-        return self._outage
+        return outage
 
-    async def wait_for_power(self) -> None:
+    async def wait_for_power(self, outage: Outage) -> None:
         """Wait until the outage is over, and come back."""
-        outage = self._outage
-        if outage is None:
-            return
         with trio.move_on_after(math.inf if outage.seconds is None else outage.seconds):
             while self._outage is not None:
                 await self._power.park()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import trio
@@ -14,6 +15,7 @@ from narwhal.emulator.handoff import Fleet
 from narwhal.net import Listener, Server, ServerOptions
 
 if TYPE_CHECKING:
+    from narwhal.emulator.engine import Outage
     from narwhal.emulator.settings import EngineSettings
     from narwhal.net import MemoryNetwork
 
@@ -78,13 +80,17 @@ class EmulatedFleet:
         `reopen` opens an engine's address again after an outage.
         """
         engines = zip(self.engines, self.apps, listeners, strict=True)
-        async with trio.open_nursery() as nursery:
-            addresses = [
-                await nursery.start(serve_engine, engine, app, own, reopen)
-                for engine, app, own in engines
-            ]
-            self.addresses = tuple(addresses)
-            task_status.started(self.addresses)
+        try:
+            async with trio.open_nursery() as nursery:
+                addresses = [
+                    await nursery.start(serve_engine, engine, app, own, reopen)
+                    for engine, app, own in engines
+                ]
+                self.addresses = tuple(addresses)
+                task_status.started(self.addresses)
+        finally:
+            for listener in chain(*listeners):
+                listener.close()
 
     async def serve_in(
         self,
@@ -124,14 +130,14 @@ async def serve_engine(
         nursery.start_soon(engine.run)
         task_status.started(address)
         while True:
-            await _serve_until_outage(engine, app, listeners)
-            await engine.wait_for_power()
+            outage = await _serve_until_outage(engine, app, listeners)
+            await engine.wait_for_power(outage)
             listeners = await reopen(*address)
 
 
 async def _serve_until_outage(
     engine: EmulatedEngine, app: EngineApp, listeners: Sequence[Listener]
-) -> None:
+) -> Outage:
     server = Server(app, options=ServerOptions(keep_alive_timeout=engine.settings.keep_alive_s))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, listeners)
@@ -140,3 +146,4 @@ async def _serve_until_outage(
         nursery.cancel_scope.cancel(reason=f"{engine.iid} goes down")
     if outage.new_process:
         engine.end_process()
+    return outage

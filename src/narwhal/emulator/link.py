@@ -42,7 +42,8 @@ class Inbox:
 
     async def pump(self, scope: trio.CancelScope) -> None:
         """Read until the client leaves, and cancel `scope` then."""
-        await trio.sleep(self.unread_s)
+        if self.unread_s:
+            await trio.sleep(self.unread_s)
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":

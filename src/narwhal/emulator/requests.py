@@ -133,13 +133,15 @@ def read_body(route: Route, raw: bytes, content_type: str) -> CompletionBody | C
     return decode(raw, CompletionBody, content_type)
 
 
-def texts_of(body: CompletionBody | ChatBody) -> list[str]:
+def texts_of(body: CompletionBody | ChatBody | TokenizeBody) -> list[str]:
     """The prompt's text, in pieces; nothing for token ids."""
-    if isinstance(body, ChatBody):
-        return [message.text for message in body.messages]
-    if isinstance(body.prompt, list):
-        return [item for item in body.prompt if isinstance(item, str)]
-    return [] if body.prompt is None else [body.prompt]
+    messages = None if isinstance(body, CompletionBody) else body.messages
+    if messages is not None:
+        return [message.text for message in messages]
+    prompt = None if isinstance(body, ChatBody) else body.prompt
+    if isinstance(prompt, list):
+        return [item for item in prompt if isinstance(item, str)]
+    return [] if prompt is None else [prompt]
 
 
 def unknown_model(model: str | None, settings: EngineSettings) -> Refusal | None:
@@ -154,16 +156,20 @@ def unknown_model(model: str | None, settings: EngineSettings) -> Refusal | None
     )
 
 
-def tokenize_ids(raw: bytes, content_type: str, settings: EngineSettings) -> list[int] | Refusal:
-    """The ids /tokenize answers with: as many as the same prompt's `usage.prompt_tokens`."""
+def read_tokenize(
+    raw: bytes, content_type: str, settings: EngineSettings
+) -> TokenizeBody | Refusal:
+    """The body of a count request, checked."""
     body = decode(raw, TokenizeBody, content_type)
     if isinstance(body, Refusal):
         return body
-    refusal = unknown_model(body.model, settings)
-    if refusal is not None:
-        return refusal
+    if body.messages is None and body.prompt is None:
+        return Refusal(message="Field required", error_type="Bad Request", param="body.prompt")
+    return unknown_model(body.model, settings) or body
+
+
+def tokenize_ids(body: TokenizeBody) -> list[int]:
+    """The ids /tokenize answers with: as many as the same prompt's `usage.prompt_tokens`."""
     if body.messages is not None:
         return chat_ids(body.messages)
-    if body.prompt is None:
-        return Refusal(message="Field required", error_type="Bad Request", param="body.prompt")
-    return [BOS] * body.add_special_tokens + tokenize(body.prompt)
+    return [BOS] * body.add_special_tokens + tokenize(body.prompt or "")
