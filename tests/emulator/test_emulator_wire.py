@@ -277,6 +277,8 @@ def test_a_stream_adds_up_to_the_whole_answer(body: dict[str, Any]) -> None:
             assert mine["logprobs"] == (choice["logprobs"] or {}).get("content", [])
             for call in message["tool_calls"]:
                 assert set(json.loads(call["function"]["arguments"])) == {"query"}
+        streamed = set().union(*stream.chunks) - {"choices"}
+        assert streamed <= set(whole)  # nothing is said in a stream alone
         if "vendor" in str(content):
             assert whole["vendor_revision"] == stream.chunks[-1]["vendor_revision"] == 3
             assert whole["choices"][0]["vendor_score"] == 0.5

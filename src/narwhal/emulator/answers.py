@@ -35,7 +35,7 @@ def whole_answer(
         body["usage"] = {**envelope.counts(choices), "prompt_tokens_details": None}
     if chat:
         ids = choices[0].prompt.ids if envelope.request.return_token_ids else None
-        body |= {"prompt_logprobs": None, "prompt_token_ids": ids}
+        body |= {"prompt_logprobs": None, "prompt_token_ids": ids, "prompt_text": None}
     body |= {
         "kv_transfer_params": kv_transfer_params,
         "ec_transfer_params": None,
