@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from narwhal import __version__
 from narwhal.cli.config_commands import config_group
 from narwhal.cli.demo_command import demo
 from narwhal.cli.emulate_command import emulate
 from narwhal.cli.serve_command import serve
+from narwhal.model.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from narwhal import __version__
+from narwhal.model.version import __version__
 from narwhal.telemetry import EngineSummary, StartRow, encode
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from narwhal import __version__
 from narwhal.config import engine_api_key
 from narwhal.engine import EngineClient, EnginePools
 from narwhal.model import ConfigError
+from narwhal.model.version import __version__
 from narwhal.net import ConnectionPool, connect_tcp
 from narwhal.router.core import Core
 from narwhal.router.journal import JournalWriter

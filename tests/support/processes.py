@@ -1,0 +1,91 @@
+"""The command as a process, on real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PATIENCE_S = 30.0
+"""For what takes well under a second on a quiet machine; nothing waits for it to pass."""
+
+
+class Command:
+    """`narwhal-trio ARGS`, running; ended on leaving the block."""
+
+    def __init__(self, *args: str, cwd: Path | None = None) -> None:
+        self.process = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", "narwhal", *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=PATIENCE_S)
+
+    def line(self, pattern: str) -> re.Match[str]:
+        """The first line of output that matches; others are skipped."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"no line like {pattern!r}; stderr: {self.process.stderr.read()}")  # type: ignore[union-attr]  # a pipe
+
+    def url(self) -> str:
+        return self.line(r"(http://127\.0\.0\.1:\d+)")[1]
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end: exit code, stdout, stderr."""
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, out, err
+
+
+def run(*args: str, cwd: Path | None = None) -> tuple[int, str, str]:
+    """Run the command to its end."""
+    with Command(*args, cwd=cwd) as command:
+        return command.end()
+
+
+def write_fleet(path: Path, urls: list[str], **serving: Any) -> Path:
+    """A fleet file: the first half of the engines prefill."""
+    half = len(urls) // 2
+    engines = [
+        {"iid": f"e{n}", "url": url, "role": "prefill" if n < half else "decode"}
+        for n, url in enumerate(urls)
+    ]
+    document = {
+        "schema": "narwhal.fleet",
+        "schema_version": 1,
+        "model": "emulated",
+        "engines": engines,
+        "slo": {"ttft_s": 2.0, "tpot_s": 0.1},
+        "serving": {"admission": "open"} | serving,
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+Start = Callable[..., Command]
