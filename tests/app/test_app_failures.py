@@ -11,6 +11,7 @@ import trio
 
 from narwhal.model import Phase, Terminal
 from narwhal.net import ByteStream
+
 from stub_fleet import Play, Script, good
 from worlds import World, fleet_config, play
 

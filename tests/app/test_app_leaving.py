@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from narwhal.model import Phase, Terminal
+
 from stub_fleet import Play, good
 from worlds import World, fleet_config, play
 

@@ -9,13 +9,14 @@ import pytest
 import trio
 
 from narwhal.model import Limit, Terminal
-from stub_fleet import Play, good
+
+from stub_fleet import Play, Script, good
 from worlds import Answer, World, fleet_config, play
 
 ASK = {"model": "m", "prompt": "hello", "max_tokens": 20, "stream": True}
 
 
-def timed(prefill_s: float, token_s: float):  # noqa: ANN201 - a script
+def timed(prefill_s: float, token_s: float):
     async def script(play_: Play) -> None:
         if play_.leg == "prefill":
             await play_.wait(prefill_s)

@@ -214,7 +214,7 @@ TOOLS: list[dict[str, Any]] = [
 
 def test_an_assembled_answer_loses_nothing() -> None:
     async def body(world: World) -> None:
-        events = []
+        events: list[dict[str, Any]] = []
         for n, delta in enumerate(TOOLS):
             logprobs = {"content": [{"token": f"t{n}", "logprob": -0.5, "top_logprobs": []}]}
             choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": None}

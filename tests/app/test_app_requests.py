@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import trio
 
 from narwhal.model import Terminal
+
 from stub_fleet import Play, good
 from worlds import World, fleet_config, play
 
@@ -70,7 +72,8 @@ def test_a_bad_body_is_a_400_that_names_the_field(
 
 def test_bad_chats() -> None:
     async def main(world: World) -> None:
-        for messages in (123, "hi", [], [1], None, {}):
+        wrong: list[Any] = [123, "hi", [], [1], None, {}]
+        for messages in wrong:
             ask = {"model": "m", "messages": messages}
             answer = await world.post(ask, "/v1/chat/completions")
             assert (answer.status, answer.error["param"]) == (400, "messages"), messages
@@ -125,12 +128,10 @@ def test_a_body_over_the_limit_is_a_413_that_the_client_can_read(declared: bool)
             body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
         async def upload() -> None:
-            try:
+            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await client.stream.send_all(
                     b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n" + body
                 )
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(upload)

@@ -18,6 +18,7 @@ from narwhal.config import FleetConfig, parse_fleet
 from narwhal.model import Phase
 from narwhal.net import ByteStream, MemoryNetwork, Server
 from narwhal.router import Router
+
 from stub_fleet import Script, StubEngine, StubFleet
 
 FAST = {"retry_base_s": 0.1, "retry_cap_s": 1.0}
