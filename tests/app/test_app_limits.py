@@ -15,7 +15,7 @@ ASK = {"model": "m", "prompt": "hello", "max_tokens": 20}
 STREAM = ASK | {"stream": True}
 
 
-def hang(leg: str):
+def hang(leg: str) -> Script:
     async def script(play_: Play) -> None:
         if play_.leg == leg:
             await play_.hang()
@@ -242,7 +242,7 @@ def test_connect_is_a_limit_of_its_own() -> None:
     async def body(world: World) -> None:
         connect = world.network.connect
 
-        async def never(host: str, port: int):
+        async def never(host: str, port: int) -> ByteStream:
             if port == 9200:
                 await trio.sleep_forever()
             return await connect(host, port)
@@ -310,7 +310,7 @@ def test_a_slow_connection_cannot_age_a_handoff_past_its_cap() -> None:
     async def body(world: World) -> None:
         connect = world.network.connect
 
-        async def late(host: str, port: int):
+        async def late(host: str, port: int) -> ByteStream:
             if port == 9200:
                 # Longer than the cap, in a way that no scope can cut short.
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + 3):

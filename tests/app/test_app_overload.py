@@ -16,7 +16,7 @@ from worlds import Answer, World, fleet_config, play
 ASK = {"model": "m", "prompt": "hello", "max_tokens": 20, "stream": True}
 
 
-def timed(prefill_s: float, token_s: float):
+def timed(prefill_s: float, token_s: float) -> Script:
     async def script(play_: Play) -> None:
         if play_.leg == "prefill":
             await play_.wait(prefill_s)
