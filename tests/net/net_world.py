@@ -115,8 +115,17 @@ def in_world(
     `make` builds another server than ours from the application.
     """
 
+    failures: list[BaseException] = []
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await app(scope, receive, send)
+        except* AssertionError as group:  # the server would log it and live on
+            failures.append(group)
+            raise
+
     async def main() -> None:
-        world = World(app, options or ServerOptions(), buffer_bytes, make)
+        world = World(checked, options or ServerOptions(), buffer_bytes, make)
         with trio.fail_after(100_000):
             async with trio.open_nursery() as nursery:
 
@@ -138,3 +147,5 @@ def in_world(
         assert world.network.open_streams == 0
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+    if failures:
+        raise failures[0]

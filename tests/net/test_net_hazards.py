@@ -233,6 +233,7 @@ def test_a_deadline_of_the_application_reaches_a_blocked_send(make: Any) -> None
 def test_a_send_cancelled_in_the_middle_closes_the_connection(sender: str) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         write = scope["extensions"]["narwhal.write"]
+        await read_body(receive)
         await start(send)
         await write(b"head")
         with trio.move_on_after(5):
@@ -744,7 +745,11 @@ def test_a_connection_is_kept_when_the_unread_body_had_arrived_anyway() -> None:
 def test_an_application_that_does_not_receive_makes_the_client_wait() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await trio.sleep(100)
-        await respond(send, str(len(await read_body(receive))).encode())
+        size = 0
+        while (message := await receive())["type"] == "http.request":
+            size += len(message["body"])
+            if not message["more_body"]:
+                await respond(send, b"%d" % size)
 
     async def body(world: World) -> None:
         client = await world.connect()
@@ -758,6 +763,23 @@ def test_an_application_that_does_not_receive_makes_the_client_wait() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, post(b"z" * 1_000_000))
             assert (await read_until(client, b"1000000")).startswith(b"HTTP/1.1 200")
+
+    in_world(app, body)
+
+
+def test_an_unread_body_that_was_complete_does_not_stop_the_next_request() -> None:
+    """Not even one just large enough for the reader to have paused."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await trio.sleep(1)
+        await respond(send, b"no", status=429)
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        for _ in range(3):
+            await client.send_all(post(b"x" * 66_000))
+            assert b"close" not in await read_until(client, b"no")
+        assert trio.current_time() == 3
 
     in_world(app, body)
 
@@ -857,6 +879,7 @@ def test_an_answer_that_is_not_finished_is_visibly_cut(how: str) -> None:
 
 def test_abort_with_reset() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        await read_body(receive)
         scope["extensions"]["narwhal.abort"](reset=True)
         assert await receive() == {"type": "http.disconnect"}
 

@@ -93,7 +93,8 @@ def test_a_request_that_arrived_before_the_drain_is_answered_and_told_to_close()
         await half.send_all(GET[:10])
         await wait_all_tasks_blocked()
         async with trio.open_nursery() as nursery:
-            await client.send_all(GET)  # arrived, and not read yet
+            client.send_nowait(GET)  # arrived, and not read yet
+            world.server.stop_accepting()
             nursery.start_soon(world.server.drain, 10)
             answer = await read_to_end(client)
             assert answer.startswith(b"HTTP/1.1 200 OK")
@@ -272,6 +273,30 @@ def test_the_limit_on_connections_holds_across_listeners() -> None:
             for client in clients:
                 client.close()
             assert await server.drain(10)
+        assert network.open_streams == 0
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_what_was_accepted_over_the_limit_is_let_go_by_a_drain() -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        server = Server(slow, options=ServerOptions(max_connections=1))
+        async with trio.open_nursery() as nursery:
+            ports = [PORT, PORT + 1]
+            await nursery.start(server.serve, [network.listen(HOST, port) for port in ports])
+            clients = [await network.connect(HOST, port) for port in ports]
+            for client in clients:
+                await client.send_all(GET.replace(b"/", b"/5", 1))
+            await trio.sleep(1)
+            (waiting,) = [client for client in clients if not client.stale()]
+            nursery.start_soon(server.drain, 10)
+            with pytest.raises(trio.BrokenResourceError):
+                await waiting.receive_some()
+            assert trio.current_time() == 1
+        assert trio.current_time() == 5
+        for client in clients:
+            client.close()
         assert network.open_streams == 0
 
     trio.run(main, clock=MockClock(autojump_threshold=0))

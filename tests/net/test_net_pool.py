@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -239,6 +240,7 @@ def test_connections_are_reused_last_in_first_out() -> None:
         for _ in range(3):
             with await pool.send(REQUEST, replayable=False) as exchange:
                 assert exchange.reused
+                assert exchange._stream is first._stream
                 await exchange.response()
         await trio.sleep(3.9)
         await ask(pool)
@@ -397,16 +399,21 @@ class LateReset(ByteStream):
         self.inner = inner
         self.peer, self.local = inner.peer, inner.local
         self.broken = False
+        self.unwilling = False
 
     async def receive_some(self, max_bytes: int = 65536) -> bytes:
         return await self.inner.receive_some(max_bytes)
 
     async def send_all(self, data: bytes) -> None:
+        if self.unwilling:
+            raise trio.BrokenResourceError("reset, after who knows how much")
         await self.inner.send_all(data)
 
     def send_nowait(self, data: bytes) -> int:
         if self.broken:
             raise trio.BrokenResourceError("reset")
+        if self.unwilling:
+            return 0
         return self.inner.send_nowait(data)
 
     def receive_nowait(self, max_bytes: int = 65536) -> bytes | None:
@@ -439,6 +446,29 @@ def test_what_was_not_written_at_all_may_always_be_replayed() -> None:
         streams[0].broken = True
         assert await ask(pool, replayable=False) == b"ok"
         assert pool.replays == 1
+
+    in_virtual_time(body, script, network=network, connect=connect)
+
+
+def test_what_may_have_been_written_is_not_replayed() -> None:
+    network = MemoryNetwork()
+    streams: list[LateReset] = []
+
+    async def connect(host: str, port: int) -> ByteStream:
+        streams.append(LateReset(await network.connect(host, port)))
+        return streams[-1]
+
+    async def script(stream: ByteStream, number: int) -> None:
+        await read_request(stream)
+        await stream.send_all(OK)
+
+    async def body(pool: ConnectionPool, engine: Engine) -> None:
+        assert await ask(pool) == b"ok"
+        await wait_all_tasks_blocked()
+        streams[0].unwilling = True
+        with pytest.raises(EngineClosed) as caught:
+            await ask(pool, replayable=False)
+        assert caught.value.request_bytes > 0
 
     in_virtual_time(body, script, network=network, connect=connect)
 
@@ -577,8 +607,8 @@ def test_a_connection_handed_over_may_turn_out_stale() -> None:
     async def body(pool: ConnectionPool, engine: Engine) -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(3):
-                nursery.start_soon(ask, pool)
-        assert engine.accepted == 3
+                nursery.start_soon(partial(ask, pool, replayable=False))
+        assert (engine.accepted, pool.replays) == (3, 0)
 
     in_virtual_time(body, script, limit=1)
 
@@ -627,6 +657,21 @@ def test_a_replay_that_cannot_connect_frees_its_slot() -> None:
         assert pool.busy == 0
 
     in_virtual_time(body, dies_on_second, limit=1)
+
+
+def test_closing_the_pool_while_it_connects() -> None:
+    async def body(pool: ConnectionPool, engine: Engine) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(close_soon, pool)
+            with pytest.raises(EngineClosed, match="was closed"):
+                await pool.send(REQUEST, replayable=True)
+        assert trio.current_time() == 1
+
+    async def close_soon(pool: ConnectionPool) -> None:
+        await trio.sleep(0.5)
+        pool.close()
+
+    in_virtual_time(body, network=MemoryNetwork(latency=lambda host, port: 0.5))
 
 
 def test_closing_the_pool_ends_idle_busy_and_waiting() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import attrs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     import h11
 
     from narwhal.net.server.options import ServerOptions
 
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+TOKEN = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+"""A field name, by RFC 9110 section 5.6.2."""
 
 SERVED_VERSIONS = frozenset({b"1.0", b"1.1"})
 
@@ -48,6 +54,31 @@ def inspect_head(request: h11.Request, head: bytes, options: ServerOptions) -> R
     if _ambiguous_length(raw, request):
         return Refusal(400, "The length of the request's body is given more than once.")
     return None
+
+
+def asks_to_close(request: h11.Request) -> bool:
+    """Whether the connection ends with the answer, by the client's wish or by its version."""
+    return request.http_version == b"1.0" or says_close(request.headers)
+
+
+def says_close(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a `connection` header among these, names in lower case, has `close`."""
+    return any(name == b"connection" and b"close" in value.lower() for name, value in headers)
+
+
+def response_head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the head of a response.
+
+    Raises `ValueError` for a header that would not stay one line, or has no name: what an
+    application puts in there may come from a client.
+    """
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    count = len(headers)
+    if lines.count(b"\r") != count or lines.count(b"\n") != count or b"\0" in lines:
+        raise ValueError("a response header holds a line break or a NUL")
+    if not all(TOKEN.fullmatch(name) for name, _ in headers):
+        raise ValueError("a response header has no valid name")
+    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, REASONS.get(status, b""), lines)
 
 
 def uri_too_long(options: ServerOptions) -> Refusal:

@@ -6,16 +6,22 @@ import logging
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
-import h11
 import trio
 from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
 from hypercorn.utils import UnexpectedMessageError, build_and_validate_headers, suppress_body
 
-from narwhal.net.server.heads import REASONS, error_body, error_headers
+from narwhal.net.server.heads import (
+    asks_to_close,
+    error_body,
+    error_headers,
+    response_head,
+    says_close,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
+    import h11
     from hypercorn.typing import HTTPScope
 
     from narwhal.net.server.options import Message
@@ -57,6 +63,7 @@ class RequestStream(HTTPStream):
         self._wire = protocol.wire
         self._method = request.method.decode("ascii").upper()
         self._http_10 = request.http_version == b"1.0"
+        self._last = asks_to_close(request)  # the connection ends with this response
         scope = self._make_scope(request)
         self.scope = cast("HTTPScope", scope)
         self._asgi_scope = scope
@@ -72,6 +79,7 @@ class RequestStream(HTTPStream):
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_due = False
         self._bodiless = False
+        self._length_left: int | None = None  # of a body whose length was announced
         self._chunked = False  # chunk framing, and the head is out: the fast path
         self._rest = b""  # taken by `write_nowait` and not sent yet
 
@@ -263,7 +271,9 @@ class RequestStream(HTTPStream):
         """Send the last part of the body and let the connection go on to its next request."""
         head = self._take_head(final_size=len(data))
         body = self._frame(data)
-        end = self._protocol.connection.send(h11.EndOfMessage()) or b""
+        if self._length_left:
+            raise ValueError(f"the body is {self._length_left} bytes short of its content-length")
+        end = b"0\r\n\r\n" if self._chunked else b""
         self.state = ASGIHTTPState.CLOSED
         self._chunked = False
         rest, self._rest = self._rest, b""
@@ -272,7 +282,7 @@ class RequestStream(HTTPStream):
         self._chunks.clear()
         self._end_reported = True
         self._notify()
-        self._protocol.response_done()
+        self._protocol.response_done(last=self._last)
 
     def _take_head(self, final_size: int | None) -> bytes:
         """Return the head if it is still due; `final_size` is the whole body's, if known."""
@@ -285,6 +295,10 @@ class RequestStream(HTTPStream):
         self._bodiless = suppress_body(self._method, status)
         if b"content-length" in names:
             chunked = False
+            if not self._bodiless:
+                self._length_left = sum(
+                    int(value) for name, value in headers if name.lower() == b"content-length"
+                )
         elif final_size is not None and status not in BODILESS_STATUSES:
             headers.append((b"content-length", str(final_size).encode()))
             chunked = False
@@ -292,19 +306,27 @@ class RequestStream(HTTPStream):
             chunked = not self._bodiless and not self._http_10
             # Without a length or chunks, only a reset tells a cut body from a complete one.
             self._wire.cut_by_reset = self._http_10
-        reason = REASONS.get(status, b"")
+        if chunked:
+            headers.append((b"transfer-encoding", b"chunked"))
+        if not says_close(headers) and self._last:
+            headers.append((b"connection", b"close"))
+        else:
+            self._last = self._last or says_close(headers)
         try:
-            response = h11.Response(status_code=status, headers=headers, reason=reason)
-        except h11.LocalProtocolError:
+            head = response_head(status, headers)
+        except ValueError:
             self.state = ASGIHTTPState.REQUEST  # nothing was sent, so a 500 still can be
             raise
-        head = self._protocol.connection.send(response)
         self._chunked = chunked
-        return head or b""
+        return head
 
     def _frame(self, data: bytes) -> bytes:
         if not data or self._bodiless:
             return b""
         if self._chunked:
             return b"%x\r\n%b\r\n" % (len(data), data)
-        return self._protocol.connection.send(h11.Data(data=bytes(data))) or b""
+        if self._length_left is not None:
+            self._length_left -= len(data)
+            if self._length_left < 0:
+                raise ValueError("the body is longer than its content-length")
+        return data

@@ -15,7 +15,7 @@ from narwhal.net.server.options import DEFAULT_OPTIONS, ASGIApp, ServerOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from narwhal.net.streams import ByteStream, Listener
+    from narwhal.net.streams import Listener
 
 logger = logging.getLogger("narwhal.net.server")
 
@@ -86,24 +86,27 @@ class Server:
                 # The listener stays readable, so there is nothing else to wait for.
                 await trio.sleep(CAPACITY_PAUSE)
                 continue
-            await self._room(stream)
+            if self._full:  # another listener was faster
+                try:
+                    await self._room()
+                except trio.Cancelled:
+                    stream.close()
+                    raise
+                if self.draining:
+                    stream.close(reset=True)  # as happens to those in the backlog
+                    return
             connection = Connection(self, stream)
             self._connections[connection] = None
             nursery.start_soon(self._run_connection, connection)
 
-    async def _room(self, stream: ByteStream | None = None) -> None:
-        """Wait until one more connection is allowed.
-
-        Asked again for an accepted `stream`, since another listener may have been faster.
-        """
+    @property
+    def _full(self) -> bool:
         limit = self.options.max_connections
-        try:
-            while limit and self.connections >= limit and not self.draining:
-                await self._endings.park()
-        except trio.Cancelled:
-            if stream is not None:
-                stream.close()
-            raise
+        return limit > 0 and self.connections >= limit
+
+    async def _room(self) -> None:
+        while self._full and not self.draining:
+            await self._endings.park()
 
     async def _run_connection(self, connection: Connection) -> None:
         try:
