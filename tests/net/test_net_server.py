@@ -85,7 +85,7 @@ def test_a_stream_is_chunked_and_its_first_send_carries_the_head() -> None:
     async def body(world: World) -> None:
         client = await world.connect()
         await client.send_all(GET)
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nTransfer-Encoding: chunked"
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked"
         assert await client.receive_some() == head + b"\r\n\r\n3\r\none\r\n"
         assert trio.current_time() == 1
         assert await client.receive_some() == b"4\r\ntwo!\r\n"
@@ -215,7 +215,7 @@ def test_http_10_gets_its_body_up_to_the_end_of_file() -> None:
 
     async def body(world: World) -> None:
         answer = await world.ask(b"GET / HTTP/1.0\r\n\r\n")
-        assert answer == b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nonetwo"
+        assert answer == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nonetwo"
 
     in_world(app, body)
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 REQUEST_LINE_EXTRA = 64
 """What a request line has besides its target: method, version, spaces."""
 
+COMPLETE = frozenset({h11.DONE, h11.MIGHT_SWITCH_PROTOCOL})
+"""States of a client whose request is complete; an upgrade that it asks for is never granted."""
+
 
 class Http1(H11Protocol):
     """Hypercorn's HTTP/1.1 protocol, with its parser and without its waiting.
@@ -191,7 +194,7 @@ class Http1(H11Protocol):
         if self.wire.dead:
             return
         theirs = connection.their_state
-        if theirs is h11.DONE and not last and not self.wire.server.draining:
+        if theirs in COMPLETE and not last and not self.wire.server.draining:
             self._start_next(connection.trailing_data[0])
         elif theirs is h11.SEND_BODY or self._pipelined:
             self.wire.linger()
