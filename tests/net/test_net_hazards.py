@@ -822,6 +822,9 @@ def test_a_flood_of_pipelined_requests_is_taken_for_a_client_that_left() -> None
 # Applications that fail
 
 
+FAULTY_STARTS = (b"/headers", b"/status", b"/length", b"/lengths")
+
+
 def test_an_application_that_raises_before_answering_is_a_500(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -835,11 +838,18 @@ def test_an_application_that_raises_before_answering_is_a_500(
                 {"type": "http.response.start", "status": 200, "headers": [(b"a", b"b\r\nc: d")]}
             )
             await send({"type": "http.response.body", "body": b"x"})
+        if scope["path"] == "/status":
+            await respond(send, status=103)
+        if scope["path"] in {"/length", "/lengths"}:
+            values = [b"x"] if scope["path"] == "/length" else [b"1", b"1"]
+            headers = [(b"content-length", value) for value in values]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await part(send, b"x")
         if scope["path"] == "/raise":
             raise ValueError("secret")
 
     async def body(world: World) -> None:
-        for path in (b"/raise", b"/group", b"/return", b"/headers"):
+        for path in (b"/raise", b"/group", b"/return", *FAULTY_STARTS):
             answer = await world.ask(GET.replace(b"/", path, 1))
             head, _, text = answer.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 500 "), path
@@ -849,7 +859,8 @@ def test_an_application_that_raises_before_answering_is_a_500(
 
     in_world(app, body)
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [
-        f"The application failed on GET {path}" for path in ("/raise", "/group", "/headers")
+        f"The application failed on GET {path}"
+        for path in ("/raise", "/group", *(path.decode() for path in FAULTY_STARTS))
     ]
 
 

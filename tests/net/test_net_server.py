@@ -333,6 +333,57 @@ def test_continue_is_sent_when_the_application_asks_for_the_body() -> None:
     in_world(app, body)
 
 
+def test_continue_is_not_sent_into_an_answer() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await start(send)
+        await part(send, b"early")
+        assert await read_body(receive) == b"abc"
+        await send({"type": "http.response.body", "body": b"late"})
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        await client.send_all(
+            b"POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n",
+        )
+        await read_until(client, b"early\r\n")
+        await wait_all_tasks_blocked()
+        await client.send_all(b"abc")
+        assert await read_to_end(client) == b"4\r\nlate\r\n0\r\n\r\n"
+
+    in_world(app, body)
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_how_a_body_is_transferred_is_for_the_server_to_say(more: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await start(send, Transfer_Encoding="chunked")
+        if more:
+            await part(send, b"a")
+        await send({"type": "http.response.body", "body": b"b"})
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        for _ in range(2):
+            await client.send_all(GET)
+            answer = await read_until(client, b"0\r\n\r\n" if more else b"b")
+            assert answer.lower().count(b"transfer-encoding") == more
+            assert answer.lower().count(b"content-length") == (not more)
+
+    in_world(app, body)
+
+
+@pytest.mark.parametrize("name", ["Connection", "connection"])
+def test_an_application_may_end_the_connection(name: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await start(send, **{name: "Close"})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    async def body(world: World) -> None:
+        assert (await world.ask(GET)).lower().count(b"connection: close") == 1
+
+    in_world(app, body)
+
+
 def test_date_and_server_are_sent_only_when_asked_for() -> None:
     async def body(world: World) -> None:
         client = await world.connect()

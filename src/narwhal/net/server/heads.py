@@ -62,8 +62,10 @@ def asks_to_close(request: h11.Request) -> bool:
 
 
 def says_close(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a `connection` header among these, names in lower case, has `close`."""
-    return any(name == b"connection" and b"close" in value.lower() for name, value in headers)
+    """Whether a `connection` header among these has `close`."""
+    return any(
+        name.lower() == b"connection" and b"close" in value.lower() for name, value in headers
+    )
 
 
 def response_head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 REQUEST_LINE_EXTRA = 64
 """What a request line has besides its target: method, version, spaces."""
 
-COMPLETE = frozenset({h11.DONE, h11.MIGHT_SWITCH_PROTOCOL})
-"""States of a client whose request is complete; an upgrade that it asks for is never granted."""
-
 
 class Http1(H11Protocol):
     """Hypercorn's HTTP/1.1 protocol, with its parser and without its waiting.
@@ -193,10 +190,10 @@ class Http1(H11Protocol):
         connection = self.connection
         if self.wire.dead:
             return
-        theirs = connection.their_state
-        if theirs in COMPLETE and not last and not self.wire.server.draining:
+        unread = connection.their_state is h11.SEND_BODY
+        if not unread and not last and not self.wire.server.draining:
             self._start_next(connection.trailing_data[0])
-        elif theirs is h11.SEND_BODY or self._pipelined:
+        elif unread or self._pipelined:
             self.wire.linger()
         else:
             self.wire.abort()

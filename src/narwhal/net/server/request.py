@@ -32,6 +32,8 @@ logger = logging.getLogger("narwhal.net.server")
 STREAM_ID = 1
 """HTTP/1.1 has one stream at a time; the number is Hypercorn's."""
 
+FIRST_FINAL_STATUS = 200
+LAST_STATUS = 999
 BODILESS_STATUSES = frozenset({204, 304})
 
 
@@ -188,7 +190,7 @@ class RequestStream(HTTPStream):
                 return self._take()
             if self.closed or self.state is ASGIHTTPState.CLOSED:
                 return {"type": "http.disconnect"}
-            if self._protocol.continue_due():
+            if self.state is ASGIHTTPState.REQUEST and self._protocol.continue_due():
                 await self._wire.write(self._protocol.continue_bytes())
                 continue
             if self._wake is None:
@@ -223,6 +225,8 @@ class RequestStream(HTTPStream):
         elif kind == "http.response.start" and self.state is ASGIHTTPState.REQUEST:
             self._headers = build_and_validate_headers(message.get("headers", ()))
             self._status = int(message["status"])
+            if not FIRST_FINAL_STATUS <= self._status <= LAST_STATUS:
+                raise ValueError(f"{self._status} is not the status of a final response")
             self._head_due = True
             self.state = ASGIHTTPState.RESPONSE
         else:
@@ -289,35 +293,41 @@ class RequestStream(HTTPStream):
         if not self._head_due:
             return b""
         self._head_due = False
-        status = self._status
-        names = {name.lower() for name, _ in self._headers}
-        headers = [*self._headers, *self._protocol.extra_headers()]
-        self._bodiless = suppress_body(self._method, status)
-        if b"content-length" in names:
-            chunked = False
-            if not self._bodiless:
-                self._length_left = sum(
-                    int(value) for name, value in headers if name.lower() == b"content-length"
-                )
-        elif final_size is not None and status not in BODILESS_STATUSES:
-            headers.append((b"content-length", str(final_size).encode()))
-            chunked = False
-        else:
-            chunked = not self._bodiless and not self._http_10
-            # Without a length or chunks, only a reset tells a cut body from a complete one.
-            self._wire.cut_by_reset = self._http_10
-        if chunked:
-            headers.append((b"transfer-encoding", b"chunked"))
-        if not says_close(headers) and self._last:
-            headers.append((b"connection", b"close"))
-        else:
-            self._last = self._last or says_close(headers)
         try:
-            head = response_head(status, headers)
+            return self._make_head(final_size)
         except ValueError:
             self.state = ASGIHTTPState.REQUEST  # nothing was sent, so a 500 still can be
             raise
+
+    def _make_head(self, final_size: int | None) -> bytes:
+        """Decide how the body is framed, and say so."""
+        status = self._status
+        # How to transfer the body is for this server to decide; for how long it is, if known,
+        # it takes the application's word, and holds it to that.
+        headers = [h for h in self._headers if h[0].lower() != b"transfer-encoding"]
+        headers += self._protocol.extra_headers()
+        lengths = [int(value) for name, value in headers if name.lower() == b"content-length"]
+        bodiless = suppress_body(self._method, status)
+        chunked = False
+        if lengths:
+            if len(lengths) > 1:
+                raise ValueError("a response has one content-length")
+        elif final_size is not None and status not in BODILESS_STATUSES:
+            headers.append((b"content-length", b"%d" % final_size))
+        elif not bodiless and not self._http_10:
+            headers.append((b"transfer-encoding", b"chunked"))
+            chunked = True
+        if says_close(headers):
+            self._last = True
+        elif self._last:
+            headers.append((b"connection", b"close"))
+        head = response_head(status, headers)
+        self._bodiless = bodiless
         self._chunked = chunked
+        if lengths and not bodiless:
+            self._length_left = lengths[0]
+        # Without a length or chunks, only a reset tells a cut body from a complete one.
+        self._wire.cut_by_reset = self._http_10 and not lengths and final_size is None
         return head
 
     def _frame(self, data: bytes) -> bytes:
