@@ -83,6 +83,7 @@ def test_show_never_shows_a_key(form: str, fleet: Path) -> None:
 def test_show(fleet: Path) -> None:
     text = run("show", str(fleet))
     assert text.exit_code == 0
+    assert text.stdout.endswith("last running request done\n")
     assert any(
         line.split() == ["serving.max_connections", "512", "requests", "default"]
         for line in text.stdout.splitlines()

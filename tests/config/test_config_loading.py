@@ -112,6 +112,17 @@ def test_json_that_means_something_else_to_each_reader(
     assert found.startswith(f"fleet.json: {line}")
 
 
+def test_all_of_them_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.json"
+    path.write_text('{"_": NaN, "model": 1, "model": 2, "slo": {"ttft_s": NaN, "ttft_s": NaN}}')
+    with pytest.raises(ConfigError) as caught:
+        load_fleet(path, environ={})
+    assert [line.split(" ")[1] for line in caught.value.problems] == [
+        *("_", "slo.ttft_s", "slo.ttft_s", "model"),
+        *("schema", "schema_version", "engines", "slo.tpot_s"),
+    ]
+
+
 def test_a_number_of_hundreds_of_digits_is_a_number(tmp_path: Path) -> None:
     path = tmp_path / "fleet.json"
     path.write_text(TEXT.replace("2.0", "1" + "0" * 300, 1))
@@ -237,6 +248,10 @@ SAME = "must be unique: engines"
         ([{}, 3], ["engines[1] must be an object, not 3"]),
         ([{}, {"url": "x"}], [f'engines[1] (e1).url {URL} "x"']),
         ([{}, {"role": 1}], ['engines[1] (e1).role must be one of "prefill", "decode", not 1']),
+        (
+            [{"attestation_url": "http://h/x?y"}],
+            ['engines[0] (e0).attestation_url must not have a query or a fragment: "http://h/x?y"'],
+        ),
         ([{}, {"pin": 1}], ["engines[1] (e1).pin must be true or false, not 1"]),
         ([{}, {"rol": 1}], ["engines[1] (e1).rol is not a known key; did you mean role?"]),
         ([{}, {"iid": "e0"}], [f"engines[1] (e0).iid {SAME}[0] has the same"]),

@@ -16,9 +16,6 @@ from narwhal.config.texts import EngineId, EngineUrl, Name, UrlWithPath
 from narwhal.config.urls import canonical_url, split_url
 from narwhal.model import Role
 
-SCHEMA = "narwhal.fleet"
-SCHEMA_VERSION = 1
-
 
 def _canonical(text: str | None) -> str | None:
     return canonical_url(text) if isinstance(text, str) else text
