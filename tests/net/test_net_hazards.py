@@ -99,6 +99,32 @@ def test_a_client_that_leaves_is_noticed_at_once(how: str) -> None:
     in_world(app, body)
 
 
+def test_a_client_that_leaves_is_told_of_by_a_call() -> None:
+    calls: list[float] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        on_gone = scope["extensions"]["narwhal.on_gone"]
+        on_gone(lambda: calls.append(trio.current_time()))
+        if scope["path"] == "/answered":
+            await respond(send)
+        await trio.sleep(10)
+        on_gone(lambda: calls.append(trio.current_time()))
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        await client.send_all(GET.replace(b"/", b"/answered", 1))
+        await client.receive_some()
+        await client.send_all(GET)
+        await trio.sleep(2)
+        client.close()
+        await wait_all_tasks_blocked()
+        assert calls == [2]
+        await trio.sleep(20)
+        assert calls == [2, 10]
+
+    in_world(app, body)
+
+
 @ours_and_stock("a pipelined request blocks the reader, which then sees no end of file")
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_a_client_that_leaves_is_noticed_behind_a_pipelined_request(how: str, make: Any) -> None:

@@ -231,5 +231,5 @@ class Connection(TCPServer):
             return
         self.dead = True
         self.stream.close(reset=reset or self.cut_by_reset)
-        self.protocol.connection_lost()
         self.resume_reading()
+        self.protocol.connection_lost()  # last, since it calls into the application
