@@ -1,7 +1,8 @@
 """The filters, in the specified order, and the least-loaded rule.
 
-Order of eligibility: role, availability, exclusions. The cheapest eligible engine wins, equal
-ones by `iid`, so the same inputs always give the same engine.
+Order of eligibility: role, availability, exclusions. Candidates have the role already: whoever
+keeps the roles hands in no others. The cheapest eligible engine wins, equal ones by `iid`, so
+the same inputs always give the same engine.
 """
 
 from __future__ import annotations
@@ -14,15 +15,12 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from narwhal.model import Role
-
 
 @attrs.frozen
 class Candidate:
     """One engine as placement sees it at one moment."""
 
     iid: str
-    role: Role
     load: float
     """What the leg would wait behind, in any unit that is the same for all candidates."""
     available: bool = True
@@ -53,16 +51,15 @@ class Choice:
 
 
 def eligible(
-    candidates: Sequence[Candidate], *, role: Role | None, exclude: Collection[str] = ()
-) -> list[Candidate]:
+    candidates: Sequence[Candidate], *, exclude: Collection[str] = ()
+) -> Sequence[Candidate]:
     """Candidates that may take the leg, whether or not they have a free seat.
 
-    `role` None takes any role. Availability and exclusions give way, in that order of
-    reluctance, rather than leave nothing: quarantine and a bad experience with this very
-    request are soft evidence, and soft evidence must not turn into a blackout.
+    Availability and exclusions give way, in that order of reluctance, rather than leave
+    nothing: quarantine and a bad experience with this very request are soft evidence, and soft
+    evidence must not turn into a blackout.
     """
-    fitting = [c for c in candidates if role is None or c.role is role]
-    available = [c for c in fitting if c.available] or fitting
+    available = [c for c in candidates if c.available] or candidates
     return [c for c in available if c.iid not in exclude] or available
 
 
@@ -76,11 +73,9 @@ def choose(pool: Sequence[Candidate]) -> Choice | None:
     free = [c for c in trusted or pool if c.seats > 0]
     if not free:
         return None
-    ranked = sorted(free, key=lambda c: (c.load, c.iid))
-    best = ranked[0]
-    if len(ranked) == 1:
-        return Choice(best.iid, Why.ONLY if trusted else Why.LAST_RESORT)
-    second = ranked[1]
+    if len(free) == 1:
+        return Choice(free[0].iid, Why.ONLY if trusted else Why.LAST_RESORT)
+    best, second = sorted(free, key=lambda c: (c.load, c.iid))[:2]
     if not trusted:
         why = Why.LAST_RESORT
     elif second.load == best.load:

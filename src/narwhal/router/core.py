@@ -71,9 +71,15 @@ class Core:
         self.retained_limit = serving.max_connections + serving.queue_capacity
         self.draining = False
         self._service_s = 0.0
-        roles = {engine.role for engine in engines.values()}
-        self.splits = roles == {Role.PREFILL, Role.DECODE}
+        by_role = {
+            role: [iid for iid, engine in engines.items() if engine.role is role] for role in Role
+        }
+        self.splits = all(by_role.values())
         """Whether both roles are there. If not, one engine runs both phases of a request."""
+        self._fit = {
+            phase: by_role[role] if self.splits else list(engines)
+            for phase, role in ((Phase.PREFILL, Role.PREFILL), (Phase.DECODE, Role.DECODE))
+        }
 
     # Ingress
 
@@ -102,31 +108,25 @@ class Core:
         A leg that is not `seated` takes no place, so a full engine will do.
         """
         now = trio.current_time()
-        desk = self.desks[phase]
+        desk, ledger, trust = self.desks[phase], self.ledger, self.trust
         candidates = [
             Candidate(
-                iid=iid,
-                role=engine.role,
-                load=self.ledger.residents(iid, phase),
-                available=not self.trust.quarantined(iid, phase, now),
-                doubtful=self.trust.doubtful(iid, phase, now),
-                seats=desk.free(iid) if seated else math.inf,
+                iid,
+                ledger.residents(iid, phase),
+                not trust.quarantined(iid, phase, now),
+                trust.doubtful(iid, phase, now),
+                desk.free(iid) if seated else math.inf,
             )
-            for iid, engine in self.engines.items()
+            for iid in self._fit[phase]
         ]
-        role = Role(phase.value) if self.splits else None
-        choice = choose(eligible(candidates, role=role, exclude=exclude))
+        choice = choose(eligible(candidates, exclude=exclude))
         if choice is not None:
             self.trust.placed(choice.iid, phase, now)
         return choice
 
     def alternatives(self, phase: Phase, exclude: Collection[str]) -> bool:
         """Whether a leg of `phase` has an engine to go to that is not in `exclude`."""
-        role = Role(phase.value) if self.splits else None
-        return any(
-            iid not in exclude and role in (None, engine.role)
-            for iid, engine in self.engines.items()
-        )
+        return any(iid not in exclude for iid in self._fit[phase])
 
     def pick_counter(self) -> EngineClient:
         """The engine to count tokens on: the one counting least, doubtful ones last."""

@@ -250,7 +250,7 @@ def _clients(
         pools = EnginePools(
             data=pool(limit=most),
             counting=pool(limit=min(most, _COUNTING_CONNECTIONS)),
-            control=pool(limit=config.control_connections),
+            control=pool(limit=-(-config.control_connections // len(config.engines))),
         )
         clients[spec.iid] = EngineClient(
             spec, pools, api_key=key, max_response_bytes=config.serving.max_response_bytes
