@@ -106,6 +106,7 @@ class EmulatedEngine:
         self._jobs: dict[Sequence, Job] = {}
         self._changed = ParkingLot()
         self._outage: Outage | None = None
+        self._outage_over = False  # as soon as it has begun, if it has not yet
         self._power = ParkingLot()
         self._begin_process()
 
@@ -190,6 +191,7 @@ class EmulatedEngine:
         """Drop all connections and refuse new ones for `seconds`, or until `restart`."""
         if self._outage is None:
             self._outage = Outage(seconds, new_process)
+            self._outage_over = False
             self._power.unpark_all()
 
     def die(self) -> None:
@@ -205,8 +207,8 @@ class EmulatedEngine:
         self.take_down(new_process=True)
 
     def restart(self) -> None:
-        """End the outage."""
-        self._outage = None
+        """End the outage, one that is only about to begin as well."""
+        self._outage_over = True
         self._power.unpark_all()
 
     async def wait_for_outage(self) -> Outage:
@@ -220,7 +222,7 @@ class EmulatedEngine:
     async def wait_for_power(self, outage: Outage) -> None:
         """Wait until the outage is over, and come back."""
         with trio.move_on_after(math.inf if outage.seconds is None else outage.seconds):
-            while self._outage is not None:
+            while not self._outage_over:
                 await self._power.park()
         self._outage = None
         if outage.new_process:
