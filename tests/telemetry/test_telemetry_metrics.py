@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import attrs
 import prometheus_client
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from telemetry_samples import (
@@ -20,6 +21,7 @@ from telemetry_samples import (
 from narwhal.model import Phase, Route
 from narwhal.telemetry import CONTENT_TYPE, RequestRow
 from narwhal.telemetry.catalogue import CATALOGUE, Endpoint
+from narwhal.telemetry.cells import HistogramCell
 from narwhal.telemetry.scrape import live_readings
 
 
@@ -110,3 +112,19 @@ def test_a_negative_phase_does_not_stop_the_count() -> None:
     telemetry = make_telemetry()
     telemetry.request_ended(attrs.evolve(ROW, spent={Phase.DECODE: -1e-9}))
     assert value(scraped(telemetry), "phase_seconds_total", phase="decode") == 0
+
+
+@given(st.lists(st.floats(0, 100, allow_nan=False), max_size=50), st.integers(1, 6))
+def test_a_histogram_cell_counts_as_prometheus_clients_own(values: list[float], edges: int) -> None:
+    bounds = [0.1 * 4**n for n in range(edges)]
+    cell = HistogramCell(bounds)
+    registry = prometheus_client.CollectorRegistry()
+    reference = prometheus_client.Histogram("h", "help", buckets=bounds, registry=registry)
+    for value in values:
+        cell.observe(value)
+        reference.observe(value)
+    (family,) = registry.collect()
+    expected = {s.labels["le"]: s.value for s in family.samples if s.name == "h_bucket"}
+    assert dict(cell.buckets()) == expected
+    assert cell.count == len(values)
+    assert cell.total == pytest.approx(sum(values))
