@@ -120,9 +120,9 @@ def test_a_histogram_cell_counts_as_prometheus_clients_own(values: list[float], 
     cell = HistogramCell(bounds)
     registry = prometheus_client.CollectorRegistry()
     reference = prometheus_client.Histogram("h", "help", buckets=bounds, registry=registry)
-    for value in values:
-        cell.observe(value)
-        reference.observe(value)
+    for observed in observeds:
+        cell.observe(observed)
+        reference.observe(observed)
     (family,) = registry.collect()
     expected = {s.labels["le"]: s.value for s in family.samples if s.name == "h_bucket"}
     assert dict(cell.buckets()) == expected
