@@ -120,7 +120,7 @@ def test_a_histogram_cell_counts_as_prometheus_clients_own(values: list[float], 
     cell = HistogramCell(bounds)
     registry = prometheus_client.CollectorRegistry()
     reference = prometheus_client.Histogram("h", "help", buckets=bounds, registry=registry)
-    for observed in observeds:
+    for observed in values:
         cell.observe(observed)
         reference.observe(observed)
     (family,) = registry.collect()
