@@ -101,7 +101,7 @@ class ConnectionPool:
         Raises `PoolExhausted` when no connection came free in time, `ConnectFailed`, and
         `EngineClosed` when the connection died under the request. A cancel closes the connection.
         """
-        stream = self._take()
+        stream = self._take(check=not replayable)
         if stream is None:
             stream = await self._wait()
         exchange = None
@@ -145,12 +145,16 @@ class ConnectionPool:
 
     # Slots: every method from here to `_wait` is a single step, with no checkpoint
 
-    def _take(self) -> ByteStream | None:
-        """Return a usable idle connection, with a slot, or `None`."""
+    def _take(self, *, check: bool) -> ByteStream | None:
+        """Return an idle connection, with a slot, or `None`.
+
+        `check` looks whether it has ended meanwhile, which takes a system call. A request that
+        may be replayed finds out by itself, and does without.
+        """
         self.close_expired()
         while self._idle:
             stream, _ = self._idle.pop()
-            if stream.stale():
+            if check and stream.stale():
                 stream.close()
                 continue
             self._slots += 1

@@ -116,7 +116,7 @@ class Attempt:
         self.times.prefill_s = now - started
         held, template = None, None
         try:
-            answer = vllm.parse_prefill(body)
+            answer = vllm.parse_prefill(body, whole=not self.life.request.stream)
         except HandoffRejected as error:
             self.core.telemetry.handoff_rejected(missing=error.missing)
             if not error.missing or self.core.config.engine.require_handoff:

@@ -77,9 +77,14 @@ class _Count(msgspec.Struct):
     count: int
 
 
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+
+
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 _count = msgspec.json.Decoder(_Count)
+_usage = msgspec.json.Decoder(_Usage)
 
 
 def prefill_body(request: CompletionRequest) -> bytes:
@@ -178,8 +183,8 @@ class PrefillAnswer:
     """As the engine counted them."""
 
 
-def parse_prefill(body: bytes) -> PrefillAnswer:
-    """Read a prefill's answer of status 200.
+def parse_prefill(body: bytes, *, whole: bool = True) -> PrefillAnswer:
+    """Read a prefill's answer of status 200; `whole` if the client's answer is to be assembled.
 
     Raises `HandoffRejected` if it hands over nothing, or not enough for a decoder, and
     `EngineProtocolError` if it is not a JSON object.
@@ -190,58 +195,60 @@ def parse_prefill(body: bytes) -> PrefillAnswer:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise EngineProtocolError(f"the prefill answer is not a JSON object: {error}") from None
     handoff = parse_handoff(answer.get("kv_transfer_params"))
-    usage = _read(answer.get("usage"))
-    prompt_tokens = usage.get("prompt_tokens")
+    document = _lenient(body) if whole else {}
     return PrefillAnswer(
         handoff=handoff,
-        template=_template(answer),
-        prompt_tokens=prompt_tokens if type(prompt_tokens) is int else None,
+        template=_template(document, answer) if whole else {},
+        prompt_tokens=_prompt_tokens(answer.get("usage")),
     )
 
 
-def _template(answer: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    template = _defaults(answer)
-    if "usage" in answer:
-        template["usage"] = dict.fromkeys(_read(answer["usage"]))
-    choices = _read_list(answer.get("choices"))
-    choice = _read_fields(choices[0]) if choices else {}
+def _prompt_tokens(usage: msgspec.Raw | None) -> int | None:
+    try:
+        return None if usage is None else _usage.decode(usage).prompt_tokens
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _template(document: Any, answer: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        return {}  # nested beyond the interpreter's stack: nothing to go by
+    template = _defaults(document)
+    usage, choices = document.get("usage"), document.get("choices")
+    if "usage" in document:
+        template["usage"] = dict.fromkeys(usage if isinstance(usage, dict) else ())
+    choice = choices[0] if isinstance(choices, list) and choices else {}
     template["choices"] = _defaults(choice)
-    if "message" in choice:
-        template["choices"]["message"] = _defaults(_read_fields(choice["message"]))
+    if isinstance(choice, dict) and "message" in choice:
+        template["choices"]["message"] = _defaults(choice["message"])
+    prompt = answer.get("prompt_logprobs")
+    if not is_null(prompt):
+        template["prompt_logprobs"] = prompt
+    if isinstance(choice, dict) and choice.get("prompt_logprobs") is not None:
+        template["choices"]["prompt_logprobs"] = _raw_of_choice(answer, "prompt_logprobs")
     return template
 
 
-def _defaults(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    """Each key with null, with the empty value it has now, or with the prompt's log-probabilities.
+def _raw_of_choice(answer: Mapping[str, msgspec.Raw], name: str) -> msgspec.Raw:
+    return _object.decode(_list.decode(answer["choices"])[0])[name]
+
+
+def _defaults(fields: Any) -> dict[str, Any]:
+    """Each key with null, or with the empty value it has now.
 
     What a field of the prefill's answer holds is of that answer alone: not one value of it that
     says anything may show up in the answer that a client gets.
     """
-    empty: dict[bytes, Any] = {b'""': "", b"[]": [], b"{}": {}}
-    defaults = {key: empty.get(bytes(value)) for key, value in fields.items()}
-    if not is_null(fields.get("prompt_logprobs")):
-        defaults["prompt_logprobs"] = fields["prompt_logprobs"]
-    return defaults
+    if not isinstance(fields, dict):
+        return {}
+    return {key: value if value in ("", [], {}) else None for key, value in fields.items()}
 
 
-def _read(value: msgspec.Raw | None) -> dict[str, Any]:
-    document = None if value is None else _lenient(value, Any)
-    return document if isinstance(document, dict) else {}
-
-
-def _read_fields(value: msgspec.Raw) -> dict[str, msgspec.Raw]:
-    return _lenient(value, dict[str, msgspec.Raw]) or {}
-
-
-def _read_list(value: msgspec.Raw | None) -> list[msgspec.Raw]:
-    return [] if value is None else _lenient(value, list[msgspec.Raw]) or []
-
-
-def _lenient(value: msgspec.Raw, kind: Any) -> Any:
-    """The value if it is of that kind, else `None`: a template may be as small as the answer."""
+def _lenient(body: bytes) -> Any:
+    """The value, or `None`: a template may be as small as the answer."""
     try:
-        return msgspec.json.decode(value, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 
