@@ -51,7 +51,7 @@ def test_the_scope_says_what_asgi_asks_for() -> None:
         assert await client.receive_some() == OK_EMPTY
         (scope,) = scopes
         extensions = scope.pop("extensions")
-        names = {"write", "write_nowait", "flush", "abort", "on_gone"}
+        names = {"write", "write_nowait", "flush", "abort", "on_gone", "respond"}
         assert set(extensions) == {f"narwhal.{name}" for name in names}
         assert scope == {
             "type": "http",

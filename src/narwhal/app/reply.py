@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     from narwhal.app.types import Headers, Scope, Send
     from narwhal.model import Outcome
+
+    Respond = Callable[[int, Headers, bytes], Awaitable[None]]
 JSON = (b"content-type", b"application/json")
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -21,10 +23,10 @@ _STREAM_HEADERS = [
 class AsgiReply:
     """The `Reply` of one HTTP exchange.
 
-    On the project's own server it uses extensions of the ASGI scope: `narwhal.write_nowait` and
-    `narwhal.write` send body bytes without the message machinery, `narwhal.abort` closes the
-    connection at once. On any other server it does without: a response that must not end well is
-    left unfinished, which ASGI servers answer by cutting it.
+    On the project's own server it uses extensions of the ASGI scope: `narwhal.respond`,
+    `narwhal.write_nowait` and `narwhal.write` send without the message machinery,
+    `narwhal.abort` closes the connection at once. On any other server it does without: a
+    response that must not end well is left unfinished, which ASGI servers answer by cutting it.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class AsgiReply:
     ) -> None:
         extensions = scope.get("extensions") or {}
         self._send = send
+        self._respond: Respond | None = extensions.get("narwhal.respond")
         self._write_nowait: Callable[[bytes], bool] | None = extensions.get("narwhal.write_nowait")
         self._write: Callable[[bytes], Awaitable[None]] | None = extensions.get("narwhal.write")
         self._abort: Callable[[], None] | None = extensions.get("narwhal.abort")
@@ -72,10 +75,13 @@ class AsgiReply:
     async def complete(self, data: bytes, *, stream: bool) -> None:
         """Send the rest of a stream, or a whole answer, and finish the response."""
         self._ended = True
-        if not self.committed:
-            kind = _STREAM_HEADERS if stream else [JSON, (b"content-length", b"%d" % len(data))]
-            await self._start(200, [*kind, *self._headers])
-        await self._body(data, more=False)
+        if self.committed:
+            await self._body(data, more=False)
+        elif stream:
+            await self._start(200, [*_STREAM_HEADERS, *self._headers])
+            await self._body(data, more=False)
+        else:
+            await self._whole(200, [JSON, *self._headers], data)
 
     async def fail(self, outcome: Outcome, error: bytes) -> None:
         """Send the error: as a response if none was begun, else as an event and then a cut."""
@@ -84,13 +90,19 @@ class AsgiReply:
             self.abort()
             return
         self._ended = True
-        await self._start(outcome.status, [*error_headers(outcome, error), *self._headers])
-        await self._body(error, more=False)
+        await self._whole(outcome.status, [*error_headers(outcome), *self._headers], error)
 
     def abort(self) -> None:
         """Close the connection, unless the response was finished."""
         if not self._ended and self._abort is not None:
             self._abort()
+
+    async def _whole(self, status: int, headers: Headers, body: bytes) -> None:
+        if self._respond is not None:
+            await self._respond(status, headers, body)
+            return
+        await self._start(status, [*headers, (b"content-length", b"%d" % len(body))])
+        await self._body(body, more=False)
 
     async def _start(self, status: int, headers: Headers) -> None:
         await self._message({"type": "http.response.start", "status": status, "headers": headers})
@@ -106,9 +118,9 @@ class AsgiReply:
             self._on_gone()
 
 
-def error_headers(outcome: Outcome, body: bytes) -> Headers:
+def error_headers(outcome: Outcome) -> Headers:
     """The headers of an error response."""
-    headers = [JSON, (b"content-length", b"%d" % len(body))]
+    headers = [JSON]
     if outcome.retry_after is not None:
         headers.append((b"retry-after", b"%d" % outcome.retry_after))
     elif outcome.status == 429:  # noqa: PLR2004 - client libraries retry every 429 unless told

@@ -11,14 +11,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import attrs
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 
-@attrs.frozen
-class Candidate:
-    """One engine as placement sees it at one moment."""
+class Candidate(msgspec.Struct, frozen=True):
+    """One engine as placement sees it at one moment; two are made for every engine and request."""
 
     iid: str
     load: float

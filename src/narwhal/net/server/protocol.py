@@ -57,6 +57,7 @@ class Http1(H11Protocol):
         self._head_bytes = 0
         self._head_line_seen = False
         self._pipelined = 0
+        self._beyond: bytes | None = None  # what follows a body that h11 was not asked for
 
     # State
 
@@ -73,7 +74,16 @@ class Http1(H11Protocol):
 
     def continue_due(self) -> bool:
         """Whether the client waits for `100 Continue` before it sends the body."""
-        return self.connection.they_are_waiting_for_100_continue
+        return self.connection.they_are_waiting_for_100_continue and not self.complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the running request has arrived."""
+        return self._beyond is not None or self.connection.their_state is not h11.SEND_BODY
+
+    def _following(self) -> bytes:
+        """What has arrived after the running request."""
+        return self.connection.trailing_data[0] if self._beyond is None else self._beyond
 
     def continue_bytes(self) -> bytes:
         """Return `100 Continue`, once; the application has asked for the body."""
@@ -84,8 +94,7 @@ class Http1(H11Protocol):
         """Return what the server adds to a response that starts now."""
         headers = self.config.response_headers("h11")
         last = self.keep_alive_requests >= self._options.keep_alive_max_requests
-        unread = self.connection.their_state is h11.SEND_BODY
-        if last or unread or self.wire.server.draining:
+        if last or not self.complete or self.wire.server.draining:
             headers.append((b"connection", b"close"))
         return headers
 
@@ -93,11 +102,14 @@ class Http1(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what one read brought, and start what it completes."""
-        self.connection.receive_data(data)
+        if self._beyond is None:
+            self.connection.receive_data(data)
+        else:
+            self._beyond += data
         if self.connection.their_state is h11.IDLE:
             self._head.append(data)
             self._head_bytes += len(data)
-        elif self.stream is not None and self.connection.their_state is not h11.SEND_BODY:
+        elif self.stream is not None and self.complete:
             self._pipelined += len(data)
             if self._pipelined > self._options.max_pipelined_bytes:
                 self.wire.abort()
@@ -114,9 +126,9 @@ class Http1(H11Protocol):
         """Handle every event that the bytes so far add up to."""
         connection = self.connection
         while True:
-            if self.stream is not None and connection.their_state is not h11.SEND_BODY:
-                # Complete. What follows waits for the answer, or is not looked at again.
-                self._pipelined = len(connection.trailing_data[0])
+            if self.stream is not None and self.complete:
+                # What follows waits for the answer, or is not looked at again.
+                self._pipelined = len(self._following())
                 return
             try:
                 event = connection.next_event()
@@ -148,7 +160,23 @@ class Http1(H11Protocol):
         self.keep_alive_requests += 1
         self.stream = RequestStream(self, request)
         self.wire.request_began(self.stream)
+        self._take_whole_body(self.stream, request)
         return True
+
+    def _take_whole_body(self, stream: RequestStream, request: h11.Request) -> None:
+        """Hand over a body of known length that is here already, past the parser.
+
+        That is most of them, and nothing in such a body needs parsing.
+        """
+        length = next((value for name, value in request.headers if name == b"content-length"), None)
+        if length is None:
+            return
+        size = int(length)
+        rest, _ = self.connection.trailing_data
+        if len(rest) >= size:
+            self._beyond = rest[size:]
+            stream.feed(rest[:size])
+            stream.feed_end()
 
     def _wait_for_head(self) -> None:
         if not self._head_bytes:
@@ -187,13 +215,11 @@ class Http1(H11Protocol):
         """
         self.stream = None
         self.wire.resume_reading()
-        connection = self.connection
         if self.wire.dead:
             return
-        unread = connection.their_state is h11.SEND_BODY
-        if not unread and not last and not self.wire.server.draining:
-            self._start_next(connection.trailing_data[0])
-        elif unread or self._pipelined:
+        if self.complete and not last and not self.wire.server.draining:
+            self._start_next(self._following())
+        elif self._pipelined or not self.complete:
             self.wire.linger()
         else:
             self.wire.abort()
@@ -207,6 +233,7 @@ class Http1(H11Protocol):
         self.connection = h11.Connection(
             h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size
         )
+        self._beyond = None
         self.wire.became_idle()
         if self._pipelined:
             self._pipelined = 0

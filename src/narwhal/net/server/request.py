@@ -102,6 +102,7 @@ class RequestStream(HTTPStream):
             "server": self.server,
             "state": {},
             "extensions": {
+                "narwhal.respond": self.respond,
                 "narwhal.write": self.write,
                 "narwhal.write_nowait": self.write_nowait,
                 "narwhal.on_gone": self.on_gone,
@@ -223,14 +224,30 @@ class RequestStream(HTTPStream):
             else:
                 await self._finish(message.get("body", b""))
         elif kind == "http.response.start" and self.state is ASGIHTTPState.REQUEST:
-            self._headers = build_and_validate_headers(message.get("headers", ()))
-            self._status = int(message["status"])
-            if not FIRST_FINAL_STATUS <= self._status <= LAST_STATUS:
-                raise ValueError(f"{self._status} is not the status of a final response")
-            self._head_due = True
-            self.state = ASGIHTTPState.RESPONSE
+            headers = build_and_validate_headers(message.get("headers", ()))
+            self._start(int(message["status"]), headers)
         else:
             raise UnexpectedMessageError(self.state, kind)
+
+    async def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send a whole response: `http.response.start` and the one body message in a call.
+
+        Offered to applications as `narwhal.respond`. Header names are in lower case.
+        """
+        if self.closed or self._wire.dead:
+            return
+        if self.state is not ASGIHTTPState.REQUEST:
+            raise UnexpectedMessageError(self.state, "http.response.start")
+        self._start(status, headers)
+        await self._finish(body)
+
+    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        if not FIRST_FINAL_STATUS <= status <= LAST_STATUS:
+            raise ValueError(f"{status} is not the status of a final response")
+        self._status = status
+        self._headers = headers
+        self._head_due = True
+        self.state = ASGIHTTPState.RESPONSE
 
     def write_nowait(self, data: bytes) -> bool:
         """Take a part of the body that is not the last, and send what the client takes now.
