@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import h11
 
     from narwhal.net.server.options import ServerOptions
+    from narwhal.net.server.plain import PlainRequest
 
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
@@ -56,7 +57,7 @@ def inspect_head(request: h11.Request, head: bytes, options: ServerOptions) -> R
     return None
 
 
-def asks_to_close(request: h11.Request) -> bool:
+def asks_to_close(request: h11.Request | PlainRequest) -> bool:
     """Whether the connection ends with the answer, by the client's wish or by its version."""
     return request.http_version == b"1.0" or says_close(request.headers)
 

@@ -15,12 +15,14 @@ from narwhal.net.server.heads import (
     refusal_bytes,
     uri_too_long,
 )
+from narwhal.net.server.plain import take_plain
 from narwhal.net.server.request import RequestStream
 
 if TYPE_CHECKING:
     from hypercorn.trio.task_group import TaskGroup
 
     from narwhal.net.server.connection import Connection
+    from narwhal.net.server.plain import PlainRequest
 
 REQUEST_LINE_EXTRA = 64
 """What a request line has besides its target: method, version, spaces."""
@@ -102,18 +104,20 @@ class Http1(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what one read brought, and start what it completes."""
-        if self._beyond is None:
-            self.connection.receive_data(data)
-        else:
+        if self._beyond is not None:
             self._beyond += data
-        if self.connection.their_state is h11.IDLE:
-            self._head.append(data)
-            self._head_bytes += len(data)
-        elif self.stream is not None and self.complete:
+        elif self._begin_plain(data):
+            return
+        else:
+            self.connection.receive_data(data)
+        if self.stream is not None and self.complete:
             self._pipelined += len(data)
             if self._pipelined > self._options.max_pipelined_bytes:
                 self.wire.abort()
             return
+        if self.connection.their_state is h11.IDLE:
+            self._head.append(data)
+            self._head_bytes += len(data)
         self._advance()
 
     def connection_lost(self) -> None:
@@ -148,6 +152,27 @@ class Http1(H11Protocol):
             else:
                 return
 
+    def _begin_plain(self, data: bytes) -> bool:
+        """Begin a request that is all there and needs no parser; false if this is none."""
+        if self.stream is not None or self._head_bytes:
+            return False
+        taken = take_plain(data, self._options)
+        if taken is None:
+            return False
+        request, body, self._beyond = taken
+        self._pipelined = len(self._beyond)
+        stream = self._start(request)
+        if body:
+            stream.feed(body)
+        stream.feed_end()
+        return True
+
+    def _start(self, request: h11.Request | PlainRequest) -> RequestStream:
+        self.keep_alive_requests += 1
+        self.stream = stream = RequestStream(self, request)
+        self.wire.request_began(stream)
+        return stream
+
     def _begin(self, request: h11.Request) -> bool:
         head = self._head[0] if len(self._head) == 1 else b"".join(self._head)
         self._head.clear()
@@ -157,10 +182,7 @@ class Http1(H11Protocol):
         if refusal is not None:
             self.refuse(refusal)
             return False
-        self.keep_alive_requests += 1
-        self.stream = RequestStream(self, request)
-        self.wire.request_began(self.stream)
-        self._take_whole_body(self.stream, request)
+        self._take_whole_body(self._start(request), request)
         return True
 
     def _take_whole_body(self, stream: RequestStream, request: h11.Request) -> None:
@@ -230,14 +252,12 @@ class Http1(H11Protocol):
         h11 is told nothing of responses, which it would take twice as long over as over requests;
         a new parser costs less than a microsecond.
         """
-        self.connection = h11.Connection(
-            h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size
-        )
+        if self.connection.their_state is not h11.IDLE:
+            self.connection = h11.Connection(
+                h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size
+            )
         self._beyond = None
         self.wire.became_idle()
         if self._pipelined:
             self._pipelined = 0
-            self.connection.receive_data(pipelined)
-            self._head.append(pipelined)
-            self._head_bytes = len(pipelined)
-            self._advance()
+            self.data_received(pipelined)

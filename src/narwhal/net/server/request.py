@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hypercorn.typing import HTTPScope
 
     from narwhal.net.server.options import Message
+    from narwhal.net.server.plain import PlainRequest
     from narwhal.net.server.protocol import Http1
 
 logger = logging.getLogger("narwhal.net.server")
@@ -49,7 +50,7 @@ class RequestStream(HTTPStream):
     - chunks are framed here, since h11 takes 2 us for what one formatting operation does.
     """
 
-    def __init__(self, protocol: Http1, request: h11.Request) -> None:
+    def __init__(self, protocol: Http1, request: h11.Request | PlainRequest) -> None:
         super().__init__(
             protocol.app,
             protocol.config,
@@ -85,7 +86,7 @@ class RequestStream(HTTPStream):
         self._chunked = False  # chunk framing, and the head is out: the fast path
         self._rest = b""  # taken by `write_nowait` and not sent yet
 
-    def _make_scope(self, request: h11.Request) -> MutableMapping[str, Any]:
+    def _make_scope(self, request: h11.Request | PlainRequest) -> MutableMapping[str, Any]:
         path, _, query = request.target.partition(b"?")
         return {
             "type": "http",
