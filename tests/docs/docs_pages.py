@@ -48,3 +48,22 @@ def narwhal_commands(text: str) -> list[list[str]]:
     spans = [span for span in _SPAN.findall(prose(text)) if span.startswith("narwhal-trio")]
     texts = [line.removeprefix("$ ") for line in [*lines, *spans]]
     return [match[1].split() for text in texts for match in _COMMAND.finditer(text)]
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next of the same rank."""
+    _, found, after = text.partition(f"{heading}\n")
+    assert found, f"no heading {heading!r}"
+    rank = heading.partition(" ")[0]
+    return re.split(rf"^{rank} ", after, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def table(text: str, heading: str, number: int = 0) -> list[list[str]]:
+    """The cells of a table under a heading, without its head."""
+    rows: list[list[list[str]]] = [[]]
+    for line in section(text, heading).splitlines():
+        if line.startswith("|"):
+            rows[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+        elif rows[-1]:
+            rows.append([])
+    return rows[number][2:]
