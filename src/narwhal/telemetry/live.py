@@ -40,7 +40,7 @@ class EngineView:
     """Empty, or 0 in a phase: no limit."""
     residents: Mapping[Phase, int]
     reserved_tokens: int
-    """KV tokens of its residents, prompt and expected output."""
+    """KV tokens of the prompts of its residents."""
     orphan_tokens: int = 0
     """KV tokens of handoffs it still holds though no decode will fetch them."""
     pools: Mapping[Pool, PoolView] = attrs.field(factory=dict)
