@@ -1,4 +1,4 @@
-"""Defects that chaos found, each as small as it can be made. Strict: a mended one fails here."""
+"""Defects that seeded chaos found, each as small as it can be made, so that none comes back."""
 
 from __future__ import annotations
 
@@ -33,10 +33,6 @@ def events(play_: Play, first: int, last: int, *, size: int = 1000) -> bytes:
     return b"".join(b"data: %b\n\n" % json.dumps(token).encode() for token in tokens)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="DecodeRun._see_off sets _leg to None, and strands_handoff takes that for 'never sent'",
-)
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_body_that_ends_a_packet_after_done_releases_nothing(stream: bool) -> None:
     async def body(world: World) -> None:
@@ -60,11 +56,6 @@ def test_a_body_that_ends_a_packet_after_done_releases_nothing(stream: bool) -> 
     play(body, fleet_config(decode=2))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the PREFILL scope still encloses the relay of a plain leg: once its cancel is called, "
-    "moving its deadline does not take that back",
-)
 def test_a_first_token_at_the_prefill_deadline_is_not_said_twice() -> None:
     clock = MockClock(autojump_threshold=0)
 
@@ -92,9 +83,6 @@ def test_a_first_token_at_the_prefill_deadline_is_not_said_twice() -> None:
     trio.run(main, clock=clock)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a plain leg holds a prefill seat and no decode seat while it decodes"
-)
 def test_an_engine_that_runs_both_phases_keeps_its_decode_concurrency() -> None:
     async def body(world: World) -> None:
         async def slow(play_: Play) -> None:
@@ -114,9 +102,6 @@ def test_an_engine_that_runs_both_phases_keeps_its_decode_concurrency() -> None:
     play(body, fleet_config(prefill=0, decode=1, prefill_concurrency=8, decode_concurrency=2))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="nobody serves the waiters of a desk when an engine's doubt runs out"
-)
 def test_a_leg_does_not_wait_for_a_full_engine_while_a_trusted_one_is_idle() -> None:
     async def body(world: World) -> None:
         async def script(play_: Play) -> None:
@@ -144,11 +129,6 @@ def test_a_leg_does_not_wait_for_a_full_engine_while_a_trusted_one_is_idle() -> 
     play(body, fleet_config(decode=2, decode_concurrency=1))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the last write was cancelled, so the response is CLOSED for the server, and the error "
-    "that RequestLife._tell then writes is an unexpected message",
-)
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_answer_that_nobody_reads_to_its_end_is_no_failure_of_the_application(
     stream: bool, caplog: pytest.LogCaptureFixture
@@ -182,11 +162,6 @@ async def long_tail(play_: Play) -> None:
     await play_.send(b"0\r\n\r\n")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a write to a client that has gone returns as if it had succeeded, and the cancel that "
-    "client_gone asked for meets no checkpoint before the request is called completed",
-)
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_while_the_last_bytes_are_written_did_not_get_its_answer(
     stream: bool,
@@ -204,9 +179,6 @@ def test_a_client_that_leaves_while_the_last_bytes_are_written_did_not_get_its_a
     play(body)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="tokens relayed since the last multiple of 64 are told to nobody"
-)
 def test_tokens_of_a_stream_that_breaks_off_are_counted() -> None:
     async def body(world: World) -> None:
         async def cut(play_: Play) -> None:
@@ -225,9 +197,6 @@ def test_tokens_of_a_stream_that_breaks_off_are_counted() -> None:
     play(body)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="dispatched is set once the pause is over, before any leg has a seat"
-)
 def test_a_retry_that_waits_for_a_seat_in_vain_gives_its_credit_back() -> None:
     async def body(world: World) -> None:
         async def script(play_: Play) -> None:
@@ -255,11 +224,6 @@ def test_a_retry_that_waits_for_a_seat_in_vain_gives_its_credit_back() -> None:
     play(body, fleet_config(max_attempts=2, prefill_concurrency=1))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the lease is counted from the end of the prefill's answer; the producer counts it "
-    "from before the first byte",
-)
 def test_an_answer_that_comes_slowly_does_not_lengthen_the_lease() -> None:
     async def body(world: World) -> None:
         left: list[float] = []
@@ -299,9 +263,6 @@ def test_an_answer_that_comes_slowly_does_not_lengthen_the_lease() -> None:
     play(body, fleet_config(decode_concurrency=1), lease=30.0)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the nursery of the block raises Cancelled in place of the exception"
-)
 @pytest.mark.parametrize("block", ["stream", "router"])
 def test_an_exception_in_a_cancelled_block_is_not_lost(block: str) -> None:
     async def main() -> None:
@@ -319,9 +280,6 @@ def test_an_exception_in_a_cancelled_block_is_not_lost(block: str) -> None:
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="no checkpoint between a seat that is granted and a leg that is written"
-)
 def test_a_client_that_leaves_as_it_is_admitted_reaches_no_engine() -> None:
     async def body(world: World) -> None:
         leaving: list[Client] = []
@@ -361,10 +319,6 @@ def test_a_client_that_leaves_as_it_is_admitted_reaches_no_engine() -> None:
     play(body, config)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Core.pick reports the leg to Trust.placed as a trial, and nobody reports its result",
-)
 def test_a_release_leg_is_not_the_trial_of_a_doubtful_engine() -> None:
     async def body(world: World) -> None:
         core = world.router.core
@@ -386,11 +340,6 @@ def test_a_release_leg_is_not_the_trial_of_a_doubtful_engine() -> None:
     play(body, fleet_config(decode=2))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="FIRST_TOKEN (2.5 s) is shorter than POOL (5 s) and covers it, so by default a wait for "
-    "our own connections is always held against the engine",
-)
 def test_waiting_for_our_own_connections_is_not_held_against_the_engine() -> None:
     async def body(world: World) -> None:
         world.router.core.engines["d0"].pools.data.limit = 1
@@ -413,9 +362,6 @@ def test_waiting_for_our_own_connections_is_not_held_against_the_engine() -> Non
     play(body)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="failures.from_limit compares the settings, not what they amount to"
-)
 def test_a_handoff_that_reached_its_cap_says_so() -> None:
     async def body(world: World) -> None:
         async def script(play_: Play) -> None:
@@ -442,10 +388,6 @@ def test_a_handoff_that_reached_its_cap_says_so() -> None:
     play(body, fleet_config(decode_concurrency=1, handoff_timeout_s=35.0))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="leaving the block closes the journal although requests still write their last words",
-)
 def test_the_journal_knows_of_requests_that_end_after_the_router(tmp_path: Path) -> None:
     async def fills_the_buffer(play_: Play) -> None:
         if play_.leg != "decode":

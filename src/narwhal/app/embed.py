@@ -11,7 +11,7 @@ import trio
 
 from narwhal.app.asgi import App
 from narwhal.net import connect_tcp
-from narwhal.router import Router
+from narwhal.router import Router, leave_nursery
 
 if TYPE_CHECKING:
     import random
@@ -68,9 +68,8 @@ class open_router:  # noqa: N801 - used as a function, as `trio.open_nursery` is
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # As in `Call`: the block's own exception is not for the nursery to wrap.
-        self._router.stop_admitting()
-        for life in self._router.core.lives:
-            life.shut_down()
-        self._nursery.cancel_scope.cancel(reason="the router's block was left")
-        await self._manager.__aexit__(None, None, None)
+        try:
+            await self._router.end()
+        finally:
+            self._nursery.cancel_scope.cancel(reason="the router's block was left")
+            await leave_nursery(self._manager, exc)

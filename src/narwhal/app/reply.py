@@ -75,7 +75,8 @@ class AsgiReply:
     async def complete(self, data: bytes, *, stream: bool) -> None:
         """Send the rest of a stream, or a whole answer, and finish the response."""
         self._ended = True
-        if self.committed:
+        begun, self.committed = self.committed, True
+        if begun:
             await self._body(data, more=False)
         elif stream:
             await self._start(200, [*_STREAM_HEADERS, *self._headers])
@@ -85,6 +86,8 @@ class AsgiReply:
 
     async def fail(self, outcome: Outcome, error: bytes) -> None:
         """Send the error: as a response if none was begun, else as an event and then a cut."""
+        if self._ended:
+            return  # cut in the middle of its end: the connection is closed already
         if self.committed:
             await self.write(error)
             self.abort()

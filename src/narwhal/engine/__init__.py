@@ -5,7 +5,7 @@ caller owns every time limit as a cancel scope around the call. Cancelling any c
 connection it was using, synchronously.
 """
 
-from narwhal.engine.client import Correlation, EngineClient, EnginePools
+from narwhal.engine.client import Correlation, EngineClient, EnginePools, PrefillReply
 from narwhal.engine.decode import DecodeLeg
 
-__all__ = ["Correlation", "DecodeLeg", "EngineClient", "EnginePools"]
+__all__ = ["Correlation", "DecodeLeg", "EngineClient", "EnginePools", "PrefillReply"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 import httpx
 import msgspec
+import trio
 
 from narwhal.engine.answers import OK, raise_for_status
 from narwhal.engine.decode import DecodeLeg
@@ -54,6 +55,14 @@ class EnginePools:
         self.control.close()
 
 
+class PrefillReply(NamedTuple):
+    """An engine's whole answer."""
+
+    body: bytes
+    answered: float
+    """When its head had come (Trio's clock): a slow body does not make the answer younger."""
+
+
 class EngineClient:
     """Calls one engine.
 
@@ -95,19 +104,20 @@ class EngineClient:
     async def tokenize(self, body: bytes) -> int:
         """The prompt's exact length in tokens."""
         answer = await self._call(self.pools.counting, b"/tokenize", body, None)
-        return vllm.parse_tokenize(answer)
+        return vllm.parse_tokenize(answer.body)
 
-    async def prefill(self, route: Route, body: bytes, correlation: Correlation) -> bytes:
+    async def prefill(self, route: Route, body: bytes, correlation: Correlation) -> PrefillReply:
         """Run a prefill leg; the engine's whole answer, which holds the handoff."""
         return await self._call(self.pools.data, PATHS[route], body, correlation)
 
     async def _call(
         self, pool: ConnectionPool, path: bytes, body: bytes, correlation: Correlation | None
-    ) -> bytes:
+    ) -> PrefillReply:
         request = self._request(path, body, correlation)
         with await pool.send(request, replayable=True) as exchange:
             await raise_for_status(exchange)
-            return await exchange.read_all(self._max_response_bytes)
+            answered = trio.current_time()
+            return PrefillReply(await exchange.read_all(self._max_response_bytes), answered)
 
     async def dispatch_decode(
         self,

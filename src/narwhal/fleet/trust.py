@@ -92,6 +92,11 @@ class Trust:
         """Whether another engine should be preferred for a leg of `phase` at `now`."""
         return now < self._standing[iid, phase].avoid_until
 
+    def changes_at(self, iids: Iterable[str], phase: Phase, now: float) -> float:
+        """When one of these engines is next no longer doubtful; `inf` if none is."""
+        times = (self._standing[iid, phase].avoid_until for iid in iids)
+        return min((time for time in times if time > now), default=float("inf"))
+
     def quarantined(self, iid: str, phase: Phase, now: float) -> bool:
         """Whether `recovery.failure_quarantine_s` keeps the engine out of placement at `now`."""
         return now < self._standing[iid, phase].failed_at + self._quarantine_s

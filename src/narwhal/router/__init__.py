@@ -3,6 +3,6 @@
 from narwhal.router.life import RequestLife
 from narwhal.router.reply import Reply
 from narwhal.router.service import Router
-from narwhal.router.stream import Call
+from narwhal.router.stream import Call, leave_nursery
 
-__all__ = ["Call", "Reply", "RequestLife", "Router"]
+__all__ = ["Call", "Reply", "RequestLife", "Router", "leave_nursery"]

@@ -21,13 +21,14 @@ from narwhal.model import (
     StreamCommit,
 )
 from narwhal.router.decode import DecodeRun, HandoffAged
-from narwhal.router.failures import from_error, from_limit
+from narwhal.router.failures import from_error, from_limit, handoff_expired
 from narwhal.router.releases import HeldHandoff
 from narwhal.wire import vllm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from narwhal.engine import PrefillReply
     from narwhal.router.core import Core
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
@@ -51,7 +52,6 @@ class Prefilled:
 
     started: float
     """When its HTTP request began: a handoff's age is counted from here."""
-    answered: float
     held: HeldHandoff | None
     """None: the engine gave no handoff, and `engine.require_handoff` lets that pass."""
     template: Mapping[str, object] | None
@@ -94,29 +94,28 @@ class Attempt:
     async def _prefill(self) -> Prefilled | Failure:
         core, life = self.core, self.life
         life.watch.enter(Phase.PREFILL, trio.current_time())
-        desk = core.desks[Phase.PREFILL]
-        place = await desk.take(lambda: core.pick(Phase.PREFILL, life.avoid), life.prompt_tokens)
-        with place:
+        with await core.take(Phase.PREFILL, life, life.avoid) as place:
             self.times.prefill = place.iid
+            life.dispatched()
             started = trio.current_time()
             with trio.CancelScope(deadline=started + core.config.serving.prefill_timeout_s):
                 try:
-                    body = await core.engines[place.iid].prefill(
+                    answer = await core.engines[place.iid].prefill(
                         life.request.route,
                         vllm.prefill_body(life.request),
                         self.correlation("prefill"),
                     )
-                    return self._prefilled(body, place, started)
+                    return self._prefilled(answer, place, started)
                 except (EngineError, LocalError) as error:
                     return self._prefill_failed(error, place.iid)
             return self._timed_out(Limit.PREFILL, Phase.PREFILL, place.iid)
 
-    def _prefilled(self, body: bytes, place: Place, started: float) -> Prefilled:
+    def _prefilled(self, reply: PrefillReply, place: Place, started: float) -> Prefilled:
         now = trio.current_time()
         self.times.prefill_s = now - started
         held, template = None, None
         try:
-            answer = vllm.parse_prefill(body, whole=not self.life.request.stream)
+            answer = vllm.parse_prefill(reply.body, whole=not self.life.request.stream)
         except HandoffRejected as error:
             self.core.telemetry.handoff_rejected(missing=error.missing)
             if not error.missing or self.core.config.engine.require_handoff:
@@ -128,12 +127,13 @@ class Attempt:
                 handoff=answer.handoff,
                 producer=place.iid,
                 tokens=self.life.prompt_tokens,
-                lease_ends=now + self.core.config.engine.kv_lease_s,
+                # The producer counts its lease from when it began to answer.
+                lease_ends=reply.answered + self.core.config.engine.kv_lease_s,
                 correlation=self.correlation("release"),
             )
         self.core.trust.succeeded(place.iid, Phase.PREFILL)
         self.life.prefill_ended(now)
-        return Prefilled(started=started, answered=now, held=held, template=template)
+        return Prefilled(started=started, held=held, template=template)
 
     def _prefill_failed(self, error: EngineError | LocalError, iid: str) -> Failure:
         failure = self._failed(error, Phase.PREFILL, iid)
@@ -149,66 +149,90 @@ class Attempt:
         life.watch.enter(Phase.HANDOFF, trio.current_time())
         if life.request.stream and core.config.serving.stream_commit is StreamCommit.BEFORE_DECODE:
             await life.reply.commit()
-        expires = self._handoff_expires(prefilled) if prefilled.held else inf
+        expires = self._handoff_expires(prefilled)
         avoid = life.avoid | {prefilled.held.producer} if prefilled.held else life.avoid
-        with trio.CancelScope(deadline=expires) as handoff:
-            desk = core.desks[Phase.DECODE]
-            place = await desk.take(lambda: core.pick(Phase.DECODE, avoid), life.prompt_tokens)
-            with place:
+        place: Place | None = None
+        try:
+            with trio.CancelScope(deadline=expires) as limit:
+                place = await core.take(Phase.DECODE, life, avoid)
                 self.times.decode = place.iid
-                try:
-                    return await run.run(place.iid, handoff, started=prefilled.started)
-                except HandoffAged:
-                    pass  # the age was checked where it counts, a moment before the scope saw it
-                except (EngineError, LocalError) as error:
-                    return self._failed(error, Phase.DECODE, place.iid, run)
-        core.telemetry.handoff_expired()
-        return self._timed_out(Limit.HANDOFF, Phase.HANDOFF, None)
+                failure = await run.dispatch(place.iid, started=prefilled.started, expires=expires)
+            if limit.cancelled_caught:
+                return self._handoff_aged(prefilled)
+            return failure or await self._finish(run)
+        except HandoffAged:
+            return self._handoff_aged(prefilled)
+        except (EngineError, LocalError) as error:
+            return self._decode_failed(error, run)
+        finally:
+            run.close()
+            if place is not None:
+                place.release()
+
+    async def _finish(self, run: DecodeRun) -> Failure | None:
+        out = await run.first_token()
+        return out if isinstance(out, Failure) else await run.rest(out)
 
     def _handoff_expires(self, prefilled: Prefilled) -> float:
+        if prefilled.held is None:
+            return inf
+        return min(prefilled.held.lease_ends, self._capped(prefilled))
+
+    def _capped(self, prefilled: Prefilled) -> float:
         cap = self.core.config.serving.handoff_timeout_s
-        capped = prefilled.started + cap if cap else inf
-        # The producer counts its lease from its answer, which we saw a little later.
-        return min(capped, prefilled.answered + self.core.config.engine.kv_lease_s)
+        return prefilled.started + cap if cap else inf
+
+    def _handoff_aged(self, prefilled: Prefilled) -> Failure:
+        self.core.telemetry.handoff_expired()
+        by_cap = self._capped(prefilled) <= self._handoff_expires(prefilled)
+        return handoff_expired(self.core.config, by_cap=by_cap)
 
     async def _run_whole(self) -> Failure | None:
         """Both phases on one engine: one plain leg, no handoff.
 
-        Its first token ends the prefill, so both limits cover the time up to it.
+        It holds a decode place throughout, and a prefill place up to its first token, which ends
+        the prefill: so both limits cover the time up to there.
         """
         core, life = self.core, self.life
         life.watch.enter(Phase.PREFILL, trio.current_time())
-        desk = core.desks[Phase.PREFILL]
-        place = await desk.take(lambda: core.pick(Phase.PREFILL, life.avoid), life.prompt_tokens)
-        with place:
-            self.times.prefill = self.times.decode = place.iid
-            run = DecodeRun(self, handoff=None, template=None)
+        run = DecodeRun(self, handoff=None, template=None)
+        place = await core.take(Phase.DECODE, life, life.avoid)
+        try:
+            self.times.prefill = self.times.decode = iid = place.iid
+            out = await self._prefill_whole(run, iid)
+            return out if isinstance(out, Failure) else await run.rest(out)
+        except (EngineError, LocalError) as error:
+            return self._decode_failed(error, run)
+        finally:
+            run.close()
+            place.release()
+
+    async def _prefill_whole(self, run: DecodeRun, iid: str) -> bytes | Failure:
+        core = self.core
+        with await core.take_on(iid, Phase.PREFILL, self.life):
+            self.life.dispatched()
             started = trio.current_time()
             with trio.CancelScope(
                 deadline=started + core.config.serving.prefill_timeout_s
             ) as limit:
-                try:
-                    return await run.run(place.iid, limit, started=started)
-                except (EngineError, LocalError) as error:
-                    return self._failed(error, Phase.DECODE, place.iid, run)
-            return self._timed_out(Limit.PREFILL, Phase.PREFILL, place.iid)
+                failure = await run.dispatch(iid, started=started, expires=inf)
+                return failure or await run.first_token()
+            assert limit.cancelled_caught  # noqa: S101 - for the type checker
+            return self._timed_out(Limit.PREFILL, Phase.PREFILL, iid)
 
     # Failures
 
-    def _failed(
-        self,
-        error: EngineError | LocalError,
-        phase: Phase,
-        iid: str,
-        run: DecodeRun | None = None,
-    ) -> Failure:
+    def _decode_failed(self, error: EngineError | LocalError, run: DecodeRun) -> Failure:
+        run.refused()
+        failure = self._failed(error, Phase.DECODE, self.times.decode or "")
+        return attrs.evolve(failure, visible=run.visible)
+
+    def _failed(self, error: EngineError | LocalError, phase: Phase, iid: str) -> Failure:
         failure = from_error(self.core.config, error, phase=phase, engine=iid)
         self.core.blame(iid, phase, failure.failure, failure.retry_after)
-        visible = run is not None and run.visible
-        return attrs.evolve(failure, visible=True) if visible else failure
+        return failure
 
-    def _timed_out(self, limit: Limit, phase: Phase, iid: str | None) -> Failure:
+    def _timed_out(self, limit: Limit, phase: Phase, iid: str) -> Failure:
         failure = from_limit(self.core.config, limit, phase=phase, engine=iid)
-        if iid is not None:
-            self.core.blame(iid, phase, failure.failure)
+        self.core.blame(iid, phase, failure.failure)
         return failure

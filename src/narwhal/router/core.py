@@ -9,7 +9,7 @@ import trio
 
 from narwhal.fleet import Ledger, Orphans, Trust
 from narwhal.model import FailureClass, Phase, Role
-from narwhal.placement import Candidate, choose, eligible
+from narwhal.placement import Candidate, Choice, Why, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
 from narwhal.router.errands import Errands
 from narwhal.router.lives import Lives
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from narwhal.config import FleetConfig
     from narwhal.engine import EngineClient
-    from narwhal.placement import Choice
+    from narwhal.router.life import RequestLife
+    from narwhal.router.seats import Place
     from narwhal.telemetry import Telemetry
 
 # Weight of the newest request in the mean service time that Retry-After is projected from.
@@ -120,9 +121,31 @@ class Core:
             for iid in self._fit[phase]
         ]
         choice = choose(eligible(candidates, exclude=exclude))
-        if choice is not None:
+        if choice is not None and seated:
             self.trust.placed(choice.iid, phase, now)
         return choice
+
+    async def take(self, phase: Phase, life: RequestLife, exclude: Collection[str]) -> Place:
+        """Wait for a place for a leg of `phase`, on whatever engine suits best when it is free."""
+        return await self.desks[phase].take(
+            lambda: self.pick(phase, exclude),
+            life.prompt_tokens,
+            again_at=lambda: self.trust.changes_at(self._fit[phase], phase, trio.current_time()),
+        )
+
+    async def take_on(self, iid: str, phase: Phase, life: RequestLife) -> Place:
+        """Wait for a place on this very engine."""
+        desk = self.desks[phase]
+
+        def pick() -> Choice | None:
+            return Choice(iid, Why.ONLY) if desk.free(iid) > 0 else None
+
+        return await desk.take(pick, life.prompt_tokens)
+
+    def out_of_connections(self, iid: str) -> bool:
+        """Whether a leg to `iid` that was not sent was waiting for the router itself."""
+        pool = self.engines[iid].pools.data
+        return pool.busy >= pool.limit
 
     def alternatives(self, phase: Phase, exclude: Collection[str]) -> bool:
         """Whether a leg of `phase` has an engine to go to that is not in `exclude`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from narwhal.model import EngineError, Failure, Limit, Phase
+from narwhal.model import Failure, FailureClass, Limit, Phase
 from narwhal.router.failures import from_limit
 from narwhal.wire import vllm
 from narwhal.wire.assembly import Assembler
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from narwhal.router.attempt import Attempt
     from narwhal.wire.vllm import Handoff
 
-
 # A counter that lags by this much is live enough, and the relay has it for nothing.
 _TOKENS_AT_ONCE = 64
 
@@ -31,10 +30,11 @@ class HandoffAged(Exception):
 
 
 class DecodeRun:
-    """Runs one decode leg.
+    """One decode leg, in three steps: `dispatch`, `first_token`, `rest`.
 
-    `visible` is whether the client was sent output; `strands_handoff` whether the handoff it
-    was given may still be pinned on its producer, because no decoder took it.
+    The steps are apart so that each limit's scope encloses what it limits and nothing else: a
+    scope whose cancel has been called cannot be moved out of the way any more. `close` ends the
+    leg, whatever it has come to. The steps raise what the engine client and the stream raise.
     """
 
     def __init__(
@@ -44,13 +44,20 @@ class DecodeRun:
         handoff: Handoff | None,
         template: Mapping[str, object] | None,
     ) -> None:
-        self.attempt = attempt
         self.life = attempt.life
         self.core = attempt.core
-        self.handoff = handoff
         self.visible = False
+        """Whether the client was sent output."""
+        self.strands_handoff = handoff is not None
+        """Whether the handoff may be pinned on its producer with no decoder to pull it: it was
+        not sent, or the decoder it was sent to did not answer 200. One that we left (the client
+        went, a deadline passed) after it had answered frees the producer as it aborts."""
+        self._attempt = attempt
+        self._handoff = handoff
+        self._iid = ""
+        self._begun = 0.0
         self._leg: DecodeLeg | None = None
-        self._refused = False
+        self._accepted = False
         request = self.life.request
         most = self.core.config.serving.max_response_bytes
         self._sink: DecodeStream | Assembler
@@ -61,66 +68,96 @@ class DecodeRun:
         else:
             self._sink = Assembler(route=request.route, template=template, max_bytes=most)
 
-    @property
-    def strands_handoff(self) -> bool:
-        """Whether a release leg is due.
+    async def dispatch(self, iid: str, *, started: float, expires: float) -> Failure | None:
+        """Write the decode request to `iid`; None once all of it is with the kernel.
 
-        A decoder that answered 200 owns the handoff. One that was written to and then left by
-        us (the client went, a deadline passed) frees the producer as it aborts.
+        `started` is when the prefill began, `expires` when the handoff is too old to be used:
+        looked at when a connection is at hand, which is later than any scope could look.
         """
-        return self.handoff is not None and (self._leg is None or self._refused)
+        self._iid = iid
+        self._begun = trio.current_time()
+        life = self.life
 
-    async def run(self, iid: str, before: trio.CancelScope, *, started: float) -> Failure | None:
-        """Dispatch and finish one leg on `iid`; None once the client has its whole answer.
-
-        `before` is the limit that ends with the dispatch (of a handoff) or with the first token
-        (of a plain leg): its deadline is moved out of the way then. Raises what the engine
-        client and the stream raise.
-        """
-        config = self.core.config
-        begun = trio.current_time()
-        try:
-            with trio.CancelScope(deadline=begun + config.engine.first_token_timeout_s) as limit:
-                leg = self._leg = await self._dispatch(iid, before)
-                out = await self._first_token(leg, before, started)
-            if limit.cancelled_caught:
-                return self._timed_out(Limit.FIRST_TOKEN, iid)
-            before.deadline = inf
-            now = trio.current_time()
-            self.attempt.times.first_token_s = now - begun
-            self.life.first_token(now, whole=self.handoff is None)
-            return await self._rest(iid, leg, out)
-        except EngineError:
-            self._refused = self._leg is None or not self._leg.accepted
-            raise
-        finally:
-            if self._leg is not None:
-                self._leg.close()
-
-    async def _first_token(self, leg: DecodeLeg, before: trio.CancelScope, started: float) -> bytes:
-        now = trio.current_time()
-        self.life.watch.enter(Phase.DECODE, now)
-        if self.handoff is not None:
-            before.deadline = inf
-            self.attempt.times.handoff_age_s = now - started
-        await leg.head()
-        sink = self._sink
-        out = b""
-        while not sink.first_token:
-            out = await self._read(leg)
-        return out
-
-    async def _dispatch(self, iid: str, before: trio.CancelScope) -> DecodeLeg:
         def check_age() -> None:
-            if self.handoff is not None and trio.current_time() >= before.deadline:
+            if trio.current_time() >= expires:
                 raise HandoffAged
 
-        life = self.life
-        body = vllm.decode_body(life.request, self.handoff)
-        correlation = self.attempt.correlation("decode")
-        return await self.core.engines[iid].dispatch_decode(
-            life.request.route, body, correlation, before_write=check_age
-        )
+        with trio.CancelScope(deadline=self._first_by) as limit:
+            self._leg = await self.core.engines[iid].dispatch_decode(
+                life.request.route,
+                vllm.decode_body(life.request, self._handoff),
+                self._attempt.correlation("decode"),
+                before_write=check_age,
+            )
+        if self._leg is None:
+            assert limit.cancelled_caught  # noqa: S101 - nothing else leaves it unset
+            return self._timed_out(Limit.FIRST_TOKEN)
+        self.strands_handoff = False
+        now = trio.current_time()
+        life.watch.enter(Phase.DECODE, now)
+        if self._handoff is not None:
+            self._attempt.times.handoff_age_s = now - started
+        return None
+
+    @property
+    def _first_by(self) -> float:
+        return self._begun + self.core.config.engine.first_token_timeout_s
+
+    async def first_token(self) -> bytes | Failure:
+        """Read up to the first token; what may be sent on by then."""
+        leg, sink = self._sent, self._sink
+        out = b""
+        with trio.CancelScope(deadline=self._first_by) as limit:
+            await leg.head()
+            self._accepted = True
+            while not sink.first_token:
+                out = await self._read(leg)
+        if limit.cancelled_caught:
+            return self._timed_out(Limit.FIRST_TOKEN)
+        now = trio.current_time()
+        self._attempt.times.first_token_s = now - self._begun
+        self.life.first_token(now, whole=self._handoff is None)
+        return out
+
+    async def rest(self, out: bytes) -> Failure | None:
+        """Send everything from the first token on; None once the client has its whole answer.
+
+        No limit but the request's own covers the writes.
+        """
+        leg, sink, life = self._sent, self._sink, self.life
+        while not sink.done:
+            if out:
+                self.visible = True
+                await life.write(out)
+            if sink.error is not None:
+                raise sink.error
+            relayed = await self._relay(leg)
+            if relayed is None:
+                return attrs.evolve(self._timed_out(Limit.READ_GAP), visible=self.visible)
+            out = relayed
+        answer = sink.finish() if isinstance(sink, Assembler) else out
+        await life.complete(answer, sink)
+        self.core.trust.succeeded(self._iid, Phase.DECODE)
+        self._see_off(leg)
+        return None
+
+    def close(self) -> None:
+        """Close the leg, unless it is being seen off; tell what it has come to."""
+        if self.visible:
+            self.life.count_tokens(self._sink.tokens)
+        if self._leg is not None:
+            self._leg.close()
+
+    def refused(self) -> None:
+        """The leg failed: if its decoder never answered 200, the handoff is still there."""
+        self.strands_handoff = self._handoff is not None and not self._accepted
+
+    # Reading
+
+    @property
+    def _sent(self) -> DecodeLeg:
+        assert self._leg is not None  # noqa: S101 - the steps come in their order
+        return self._leg
 
     async def _read(self, leg: DecodeLeg) -> bytes:
         """One read, through the sink; what may be sent on. Raises what the sink found wrong."""
@@ -131,27 +168,6 @@ class DecodeRun:
         if self._sink.error is not None and not out:
             raise self._sink.error
         return out
-
-    async def _rest(self, iid: str, leg: DecodeLeg, out: bytes) -> Failure | None:
-        """Everything after the first token: no limit but the request's covers the writes."""
-        sink, life = self._sink, self.life
-        while not sink.done:
-            if out:
-                self.visible = True
-                await life.write(out)
-                life.count_tokens(sink.tokens)
-            if sink.error is not None:
-                raise sink.error
-            relayed = await self._relay(leg)
-            if relayed is None:
-                failure = self._timed_out(Limit.READ_GAP, iid)
-                return attrs.evolve(failure, visible=self.visible)
-            out = relayed
-        answer = sink.finish() if isinstance(sink, Assembler) else out
-        await life.complete(answer, sink)
-        self.core.trust.succeeded(iid, Phase.DECODE)
-        self._see_off(leg)
-        return None
 
     async def _relay(self, leg: DecodeLeg) -> bytes | None:
         """Relay for as long as nothing but the engine has to be waited for.
@@ -196,8 +212,10 @@ class DecodeRun:
         if not leg.ended_nowait() and self.core.errands.start_nowait(leg.see_off):
             self._leg = None
 
-    def _timed_out(self, limit: Limit, iid: str) -> Failure:
-        self._refused = self._leg is None or not self._leg.accepted
-        failure = from_limit(self.core.config, limit, phase=Phase.DECODE, engine=iid)
-        self.core.blame(iid, Phase.DECODE, failure.failure)
+    def _timed_out(self, limit: Limit) -> Failure:
+        self.refused()
+        failure = from_limit(self.core.config, limit, phase=Phase.DECODE, engine=self._iid)
+        if self._leg is None and self.core.out_of_connections(self._iid):
+            failure = attrs.evolve(failure, failure=FailureClass.LOCAL)
+        self.core.blame(self._iid, Phase.DECODE, failure.failure)
         return failure

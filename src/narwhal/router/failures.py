@@ -61,7 +61,6 @@ _LIMIT_CLASS = {
     Limit.PREFILL: FailureClass.TIMEOUT,
     Limit.FIRST_TOKEN: FailureClass.TIMEOUT,
     Limit.READ_GAP: FailureClass.STREAM,
-    Limit.HANDOFF: FailureClass.LOCAL,
 }
 
 
@@ -78,24 +77,32 @@ def limit_text(config: FleetConfig, limit: Limit) -> str:
 
 def from_limit(config: FleetConfig, limit: Limit, *, phase: Phase, engine: str | None) -> Failure:
     """The failure of a leg that a limit ended."""
-    if limit is Limit.HANDOFF:
-        cap, lease = config.serving.handoff_timeout_s, config.engine.kv_lease_s
-        which = (
-            f"{cap:g} s old (serving.handoff_timeout_s)"
-            if 0 < cap < lease
-            else f"as old as its lease of {lease:g} s (engine.kv_lease_s)"
-        )
-        code, message = "handoff_expired", f"The KV handoff was {which} before decode could start"
-    else:
-        code, message = str(limit), f"{_WHAT[limit]} {limit_text(config, limit)}"
     return Failure(
         phase=phase,
         failure=_LIMIT_CLASS[limit],
         engine=engine,
         status=504,
-        code=code,
-        message=message,
+        code=str(limit),
+        message=f"{_WHAT[limit]} {limit_text(config, limit)}",
         limit=limit,
+    )
+
+
+def handoff_expired(config: FleetConfig, *, by_cap: bool) -> Failure:
+    """`Limit.HANDOFF` fired: by the cap on a handoff's age, or else by the producer's lease."""
+    age = (
+        f"{config.serving.handoff_timeout_s:g} s old (serving.handoff_timeout_s)"
+        if by_cap
+        else f"as old as its lease of {config.engine.kv_lease_s:g} s (engine.kv_lease_s)"
+    )
+    return Failure(
+        phase=Phase.HANDOFF,
+        failure=FailureClass.LOCAL,
+        engine=None,
+        status=504,
+        code="handoff_expired",
+        message=f"The KV handoff was {age} before decode could start",
+        limit=Limit.HANDOFF,
     )
 
 

@@ -78,18 +78,26 @@ class RequestLife:
         self.prompt_tokens = 0
         self.avoid: frozenset[str] = frozenset()
         self._scope = trio.CancelScope(deadline=self.deadline)
+        self._telling = trio.CancelScope()
         self._stopped: Outcome | None = None
+        self._gone = False
+        self._owed_credit = False
         self._outcome: Outcome | None = None
 
     # Ended from outside
 
     def client_gone(self) -> None:
         """The client left: end the request now. A call after its end does nothing."""
+        self._gone = True
         self._stop(failures.client_closed(), "the client closed the connection")
 
     def shut_down(self) -> None:
         """The router stops waiting for this request: end it with an error that says so."""
         self._stop(failures.shut_down(self.core.config), "the router is shutting down")
+
+    def cut(self) -> None:
+        """Stop waiting for the client to take its error: close the connection instead."""
+        self._telling.cancel(reason="the router is gone")
 
     def _stop(self, outcome: Outcome, reason: str) -> None:
         # A deadline that fires in the middle of a write closes the connection, and that brings
@@ -159,9 +167,10 @@ class RequestLife:
             attempts=len(self.record.attempts),
             spent=self.watch.spent(trio.current_time()),
         )
-        with trio.move_on_after(RESPOND_BOUND_S) as bound:
+        self._telling.deadline = trio.current_time() + RESPOND_BOUND_S
+        with self._telling:
             await self.reply.fail(outcome, error)
-        if bound.cancelled_caught:
+        if self._telling.cancelled_caught:
             self.reply.abort()
 
     def _account(self, outcome: Outcome) -> None:
@@ -261,7 +270,10 @@ class RequestLife:
         n = 1
         while True:
             attempt = Attempt(self, n)
-            failure = await self._attempt(attempt)
+            try:
+                failure = await self._attempt(attempt)
+            finally:
+                self._settle_credit()
             if failure is None:
                 core.credits.succeeded()
                 return Outcome(terminal=Terminal.COMPLETED, status=200)
@@ -302,16 +314,25 @@ class RequestLife:
         if isinstance(decision, NoRetry):
             return False
         self.watch.enter(Phase.BACKOFF, now)
-        dispatched = False
+        self._owed_credit = True
         try:
             await trio.sleep(decision.delay)
-            dispatched = True
-        finally:
-            if not dispatched:
-                core.credits.give_back()
+        except trio.Cancelled:
+            self._settle_credit()
+            raise
         return True
 
+    def _settle_credit(self) -> None:
+        """Give the credit of a retry back if the retry was never dispatched."""
+        if self._owed_credit:
+            self._owed_credit = False
+            self.core.credits.give_back()
+
     # What the legs report
+
+    def dispatched(self) -> None:
+        """The attempt goes to an engine: a retry has now cost its credit."""
+        self._owed_credit = False
 
     def prefill_ended(self, now: float) -> None:
         """A prefill answered."""
@@ -349,5 +370,8 @@ class RequestLife:
             self.counted_by_engine(sink.usage.prompt_tokens)
         self.watch.enter(Phase.RESPOND, now)
         await self.reply.complete(answer, stream=self.request.stream)
+        if self._gone:
+            # A write to a client that has left is no error, but it is no answer either.
+            await trio.lowlevel.checkpoint()
         if record.ttft_s is None:
             record.ttft_s = trio.current_time() - self.arrival

@@ -60,7 +60,11 @@ class AdmissionQueue:
         return None
 
     async def admit(self) -> Admission:
-        """Admit, or wait for a seat. A cancel gives up the place, or the seat if it just came."""
+        """Admit, or wait for a seat.
+
+        A cancel gives up the place, or the seat if it just came; one that was asked for in the
+        same moment as the seat is heard first, so that nobody is admitted who is gone.
+        """
         verdict = self.admit_nowait()
         if verdict is not None:
             return verdict
@@ -68,6 +72,7 @@ class AdmissionQueue:
         self._waiters[waiter] = None
         try:
             await waiter.woken.wait()
+            await trio.lowlevel.checkpoint()
         except trio.Cancelled:
             if not waiter.told:
                 del self._waiters[waiter]

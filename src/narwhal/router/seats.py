@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Self, cast
+from math import inf
+from typing import TYPE_CHECKING, Self
 
 import trio
 
@@ -92,11 +93,15 @@ class SeatDesk:
             return None
         return Place(self, choice, self._ledger.reserve(choice.iid, self.phase, tokens))
 
-    async def take(self, pick: Pick, tokens: int) -> Place:
+    async def take(
+        self, pick: Pick, tokens: int, *, again_at: Callable[[], float] = lambda: inf
+    ) -> Place:
         """As `take_nowait`, and wait in line if there is none free.
 
-        `pick` is called again, synchronously, whenever a place comes free. A cancel leaves the
-        line, and gives the place back if it just came.
+        `pick` is called again, synchronously, whenever a place comes free, and at the times that
+        `again_at` gives: when it may choose differently for other reasons. A cancel leaves the
+        line, and gives the place back if it just came; after a wait, one that was asked for in
+        the same moment is heard first.
         """
         if not self._waiters and (place := self.take_nowait(pick, tokens)) is not None:
             return place
@@ -105,14 +110,18 @@ class SeatDesk:
         # Others may wait for engines that this leg does not want: it need not stand behind them.
         self.serve_waiters()
         try:
-            await waiter.woken.wait()
+            while waiter.place is None:
+                with trio.CancelScope(deadline=again_at()):
+                    await waiter.woken.wait()
+                self.serve_waiters()
+            await trio.lowlevel.checkpoint()
         except trio.Cancelled:
             if waiter.place is None:
                 del self._waiters[waiter]
             else:
                 waiter.place.release()
             raise
-        return cast("Place", waiter.place)  # whoever wakes a waiter has given it a place
+        return waiter.place
 
     def serve_waiters(self) -> None:
         """Give free places to waiting legs, the longest waiting first."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # Within the second that the process has to exit after the grace.
 _LAST_WORDS_S = 0.75
+# Closing a connection waits for nobody; this is for the tasks that do it to have their turn.
+_CUT_S = 0.1
 # Counting takes an engine's front end a millisecond or so; more at once would only queue there.
 _COUNTING_CONNECTIONS = 32
 
@@ -157,15 +159,28 @@ class Router:
         they were cut short, and handoffs that nobody will pull are released.
         """
         self.stop_admitting()
-        core = self.core
         with trio.move_on_after(grace):
-            await core.lives.wait_empty()
+            await self.core.lives.wait_empty()
+        return await self.end()
+
+    async def end(self) -> bool:
+        """End what is still being served; true if there was nothing.
+
+        A cancel does not cut it short: it takes `_LAST_WORDS_S` at the most, in which clients
+        are told, handoffs released, and the journal gets its rows.
+        """
+        self.stop_admitting()
+        core = self.core
         cut = list(core.lives)
         for life in cut:
             life.shut_down()
-        with trio.move_on_after(_LAST_WORDS_S):
+        with trio.move_on_after(_LAST_WORDS_S, shield=True):
             await core.lives.wait_empty()
             await core.errands.wait_done()
+        for life in core.lives:
+            life.cut()
+        with trio.move_on_after(_CUT_S, shield=True):
+            await core.lives.wait_empty()
         return not cut
 
     # What it says of itself

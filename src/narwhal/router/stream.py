@@ -13,6 +13,7 @@ from narwhal.wire.sse import EventSplitter, event_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from narwhal.model import Outcome
@@ -20,6 +21,28 @@ if TYPE_CHECKING:
     from narwhal.wire.openai import CompletionRequest
 
 _DONE = b"[DONE]"
+
+
+async def leave_nursery(
+    manager: AbstractAsyncContextManager[trio.Nursery], exc: BaseException | None
+) -> None:
+    """Leave a nursery that a block was opened around, for that block's own `__aexit__`.
+
+    The block's exception is not shown to the nursery, which would wrap it in a group, and a
+    cancel that arrives as the nursery closes does not take its place: the exception goes its way
+    unchanged, and a cancel is asked for again at the next checkpoint anyway.
+    """
+    try:
+        await manager.__aexit__(None, None, None)
+    except BaseException as error:
+        if exc is None or isinstance(exc, trio.Cancelled) or not _only_cancelled(error):
+            raise
+
+
+def _only_cancelled(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled)
 
 
 class ChannelReply:
@@ -89,10 +112,8 @@ class Call:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # The block's own exception is not shown to the nursery, which would wrap it in a group:
-        # leaving the block ends the request, and then the exception goes its way unchanged.
         self._nursery.cancel_scope.cancel(reason="the application left the request's block")
-        await self._manager.__aexit__(None, None, None)
+        await leave_nursery(self._manager, exc)
 
     async def _run(self, send: trio.MemorySendChannel[bytes]) -> None:
         life = self._router.open_life(self._route, arrival=trio.current_time())
