@@ -8,7 +8,7 @@ import trio
 from narwhal.model import Phase, Terminal
 
 from stub_fleet import Play, good
-from worlds import World, fleet_config, play
+from worlds import Client, World, fleet_config, play
 
 ASK = {"model": "m", "prompt": "hello", "max_tokens": 50}
 
@@ -93,6 +93,32 @@ def test_during_prefill_nothing_more_is_started(seconds: float) -> None:
         assert world.engine("p0").aborted["prefill"] == 1
         assert not world.stubs.legs("decode")
         assert world.stubs.left_staged == 0
+
+    play(body)
+
+
+def test_in_the_moment_in_which_the_prefill_answers_the_handoff_is_released() -> None:
+    async def body(world: World) -> None:
+        leaving: list[Client] = []
+
+        async def script(play_: Play) -> None:
+            if play_.leg == "prefill":
+                await play_.wait(1.0)
+                leaving.pop().close()
+                await play_.prefill_answer()
+            else:
+                await good(play_)
+
+        world.script(script)
+        # Which news the router hears first is the scheduler's choice: try both.
+        for _ in range(20):
+            client = await world.connect()
+            leaving.append(client)
+            await client.ask(ASK)
+            await trio.sleep(2)
+        assert world.stubs.left_staged == 0
+        totals = world.router.telemetry.totals()
+        assert totals.kv_released == len(world.stubs.legs("release"))
 
     play(body)
 

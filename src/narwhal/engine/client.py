@@ -12,7 +12,7 @@ import trio
 
 from narwhal.engine.answers import OK, raise_for_status
 from narwhal.engine.decode import DecodeLeg
-from narwhal.model import EngineProtocolError, EngineStatus, Route
+from narwhal.model import EngineProtocolError, EngineStatus, NarwhalError, Route
 from narwhal.net import ConnectionPool, PooledTransport
 from narwhal.wire import vllm
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from narwhal.config import EngineSpec
+    from narwhal.net import Exchange
 
 PATHS = {Route.COMPLETIONS: b"/v1/completions", Route.CHAT: b"/v1/chat/completions"}
 _PROCESS_START = re.compile(
@@ -106,18 +107,39 @@ class EngineClient:
         answer = await self._call(self.pools.counting, b"/tokenize", body, None)
         return vllm.parse_tokenize(answer.body)
 
-    async def prefill(self, route: Route, body: bytes, correlation: Correlation) -> PrefillReply:
-        """Run a prefill leg; the engine's whole answer, which holds the handoff."""
-        return await self._call(self.pools.data, PATHS[route], body, correlation)
+    async def prefill(
+        self,
+        route: Route,
+        body: bytes,
+        correlation: Correlation,
+        *,
+        on_late: Callable[[PrefillReply], None],
+    ) -> PrefillReply:
+        """Run a prefill leg; the engine's whole answer, which holds the handoff.
+
+        If it is cancelled when the answer is there and has not been read yet, `on_late` is given
+        that: the engine has pinned KV cache by then, and takes no notice of a client that goes.
+        """
+        return await self._call(self.pools.data, PATHS[route], body, correlation, on_late)
 
     async def _call(
-        self, pool: ConnectionPool, path: bytes, body: bytes, correlation: Correlation | None
+        self,
+        pool: ConnectionPool,
+        path: bytes,
+        body: bytes,
+        correlation: Correlation | None,
+        on_late: Callable[[PrefillReply], None] | None = None,
     ) -> PrefillReply:
         request = self._request(path, body, correlation)
         with await pool.send(request, replayable=True) as exchange:
-            await raise_for_status(exchange)
-            answered = trio.current_time()
-            return PrefillReply(await exchange.read_all(self._max_response_bytes), answered)
+            try:
+                await raise_for_status(exchange)
+                answered = trio.current_time()
+                return PrefillReply(await exchange.read_all(self._max_response_bytes), answered)
+            except trio.Cancelled:
+                if on_late is not None and (late := _late_answer(exchange)) is not None:
+                    on_late(PrefillReply(late, trio.current_time()))
+                raise
 
     async def dispatch_decode(
         self,
@@ -188,6 +210,14 @@ class EngineClient:
             return response.status_code, await response.aread()
         finally:
             await response.aclose()
+
+
+def _late_answer(exchange: Exchange) -> bytes | None:
+    try:
+        body = exchange.rest_nowait()
+    except NarwhalError:
+        return None
+    return body if exchange.status == OK else None
 
 
 class _Version(msgspec.Struct):

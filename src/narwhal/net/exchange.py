@@ -166,6 +166,15 @@ class Exchange:
             self._feed(data)
         return reader.take()
 
+    def rest_nowait(self) -> bytes | None:
+        """Return the rest of the body if all of it is there already, else `None`."""
+        parts: list[bytes] = []
+        while (data := self.read_nowait()) is not None:
+            if not data:
+                return b"".join(parts)
+            parts.append(data)
+        return None
+
     async def read_all(self, limit: int) -> bytes:
         """Return the rest of the body; over `limit` bytes, close and raise `ResponseTooLarge`."""
         parts = []

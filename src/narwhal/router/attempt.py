@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from narwhal.router.core import Core
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
+    from narwhal.wire.vllm import Handoff
 
 
 @attrs.define
@@ -104,6 +105,7 @@ class Attempt:
                         life.request.route,
                         vllm.prefill_body(life.request),
                         self.correlation("prefill"),
+                        on_late=lambda reply: self._prefilled_late(reply, place),
                     )
                     return self._prefilled(answer, place, started)
                 except (EngineError, LocalError) as error:
@@ -123,17 +125,28 @@ class Attempt:
         else:
             template = answer.template
             self.life.counted_by_engine(answer.prompt_tokens)
-            held = HeldHandoff(
-                handoff=answer.handoff,
-                producer=place.iid,
-                tokens=self.life.prompt_tokens,
-                # The producer counts its lease from when it began to answer.
-                lease_ends=reply.answered + self.core.config.engine.kv_lease_s,
-                correlation=self.correlation("release"),
-            )
+            held = self._held(answer.handoff, reply, place)
         self.core.trust.succeeded(place.iid, Phase.PREFILL)
         self.life.prefill_ended(now)
         return Prefilled(started=started, held=held, template=template)
+
+    def _held(self, handoff: Handoff, reply: PrefillReply, place: Place) -> HeldHandoff:
+        return HeldHandoff(
+            handoff=handoff,
+            producer=place.iid,
+            tokens=self.life.prompt_tokens,
+            # The producer counts its lease from when it began to answer.
+            lease_ends=reply.answered + self.core.config.engine.kv_lease_s,
+            correlation=self.correlation("release"),
+        )
+
+    def _prefilled_late(self, reply: PrefillReply, place: Place) -> None:
+        """The request ended in the moment in which its prefill was answered."""
+        try:
+            handoff = vllm.parse_prefill(reply.body, whole=False).handoff
+        except EngineError:
+            return  # nothing that could be released
+        self.core.releases.abandon(self._held(handoff, reply, place), avoid=None)
 
     def _prefill_failed(self, error: EngineError | LocalError, iid: str) -> Failure:
         failure = self._failed(error, Phase.PREFILL, iid)
