@@ -105,6 +105,7 @@ def test_in_the_moment_in_which_the_prefill_answers_the_handoff_is_released() ->
             if play_.leg == "prefill":
                 await play_.wait(1.0)
                 leaving.pop().close()
+                await trio.lowlevel.checkpoint()  # the news is on its way, and so is the answer
                 await play_.prefill_answer()
             else:
                 await good(play_)
