@@ -179,10 +179,6 @@ def test_the_disconnect_after_an_answer_is_no_news(stream: bool) -> None:
     play(body)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a whole answer that was not read by the deadline is followed by a second response",
-)
 def test_a_deadline_in_the_middle_of_a_whole_answer_only_cuts_it() -> None:
     async def body(world: World) -> None:
         exchange = Exchange(PROMPT)
