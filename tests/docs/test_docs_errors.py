@@ -29,7 +29,7 @@ from narwhal.model import (
     StreamFailed,
     UnknownModel,
 )
-from narwhal.router import failures
+from narwhal.router import failures, outcomes, outcomes
 from narwhal.telemetry.codes import ERROR_CODES
 
 from stub_fleet import Play, good
@@ -55,23 +55,25 @@ ROWS = {
 }
 
 
-def outcomes() -> Iterator[Outcome]:
+def ends() -> Iterator[Outcome]:
     """Ends that are no failure of a leg."""
     for error in (InvalidRequest("x"), UnknownModel("x"), BodyTooLarge("x")):
-        yield failures.outcome_of_client_error(error)
-    yield failures.retention_full(CONFIG, 3)
-    yield failures.queue_full(CONFIG, 3)
-    yield failures.draining()
-    yield failures.request_expired(CONFIG, committed=False)
-    yield failures.queue_expired(CONFIG)
-    yield failures.shut_down(CONFIG)
-    yield failures.internal_error()
+        yield outcomes.client_error(error)
+    yield outcomes.retention_full(CONFIG, 3)
+    yield outcomes.queue_full(CONFIG, 3)
+    yield outcomes.draining()
+    yield outcomes.request_expired(CONFIG, committed=False)
+    yield outcomes.queue_expired(CONFIG)
+    yield outcomes.shut_down(CONFIG)
+    yield outcomes.internal_error()
 
 
 def legs() -> Iterator[Failure]:
     """Failures of legs."""
-    for limit in (Limit.PREFILL, Limit.HANDOFF, Limit.FIRST_TOKEN, Limit.READ_GAP):
+    for limit in (Limit.PREFILL, Limit.FIRST_TOKEN, Limit.READ_GAP):
         yield failures.from_limit(CONFIG, limit, phase=Phase.DECODE, engine="d0")
+    yield failures.handoff_expired(CONFIG, by_cap=True)
+    yield failures.handoff_expired(CONFIG, by_cap=False)
     errors: list[EngineError | LocalError] = [
         ConnectFailed("x"),
         EngineClosed("x", request_bytes=1, response_bytes=0),
@@ -92,7 +94,7 @@ def legs() -> Iterator[Failure]:
 
 
 def told(failure: Failure) -> Outcome:
-    return failures.outcome_of_failure(failure, attempt=1, max_attempts=1)
+    return outcomes.failed(failure, attempt=1, max_attempts=1)
 
 
 def check(outcome: Outcome, row: Row) -> None:
@@ -103,7 +105,7 @@ def check(outcome: Outcome, row: Row) -> None:
 
 def test_the_table_says_what_clients_are_told() -> None:
     seen = set()
-    for outcome in outcomes():
+    for outcome in ends():
         check(outcome, ROWS[str(outcome.code)])
         assert ROWS[str(outcome.code)].again == "", "there is no leg to repeat"
         seen.add(outcome.code)
@@ -116,7 +118,7 @@ def test_the_table_says_what_clients_are_told() -> None:
 
 
 def test_the_rows_with_a_case_of_their_own() -> None:
-    expired = failures.request_expired(CONFIG, committed=True)
+    expired = outcomes.request_expired(CONFIG, committed=True)
     assert (expired.code, ROWS["expired"].status) == ("expired", "in a stream")
     late = ConnectFailed("x", limit=Limit.CONNECT)
     outcome = told(failures.from_error(CONFIG, late, phase=Phase.PREFILL, engine="p0"))
@@ -125,7 +127,7 @@ def test_the_rows_with_a_case_of_their_own() -> None:
         504,
         "timeout",
     )
-    for ended in (failures.client_closed(), failures.caller_cancelled()):
+    for ended in (outcomes.client_closed(), outcomes.caller_cancelled()):
         assert ROWS[str(ended.code)].status == f"{ended.status}, in the journal only"
 
 

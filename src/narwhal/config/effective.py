@@ -162,6 +162,16 @@ _SHAPES = (
 )
 
 
+FIELDS = {shape.limit: shape.field for shape in _SHAPES}
+"""The setting behind each limit."""
+
+
+def configured_seconds(config: FleetConfig, limit: Limit) -> float:
+    """What the setting behind a limit says, in seconds, whatever else bounds it."""
+    section, name = FIELDS[limit].split(".")
+    return float(getattr(getattr(config, section), name))
+
+
 def limits(config: FleetConfig) -> tuple[EffectiveLimit, ...]:
     """Every limit as it will hold, in the order a request meets them.
 
@@ -172,8 +182,7 @@ def limits(config: FleetConfig) -> tuple[EffectiveLimit, ...]:
 
 
 def _effective(shape: _Shape, config: FleetConfig) -> EffectiveLimit:
-    section, name = shape.field.split(".")
-    own: float = getattr(getattr(config, section), name)
+    own = configured_seconds(config, shape.limit)
     request = config.serving.request_timeout_s
     seconds: float | None
     if _unused(shape.limit, config):

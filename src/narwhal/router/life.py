@@ -9,22 +9,20 @@ import trio
 
 from narwhal.model import (
     ClientError,
-    EngineError,
-    FailureClass,
     Limit,
-    LocalError,
     Outcome,
     Phase,
     Stopwatch,
     Terminal,
 )
 from narwhal.retry import NoRetry
-from narwhal.router import failures
+from narwhal.router import outcomes
 from narwhal.router.attempt import Attempt
 from narwhal.router.queue import Admission
 from narwhal.router.record import Record
+from narwhal.router.sizing import size_prompt
 from narwhal.telemetry import AttemptResult
-from narwhal.wire import openai, vllm
+from narwhal.wire import openai
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -89,11 +87,11 @@ class RequestLife:
     def client_gone(self) -> None:
         """The client left: end the request now. A call after its end does nothing."""
         self._gone = True
-        self._stop(failures.client_closed(), "the client closed the connection")
+        self._stop(outcomes.client_closed(), "the client closed the connection")
 
     def shut_down(self) -> None:
         """The router stops waiting for this request: end it with an error that says so."""
-        self._stop(failures.shut_down(self.core.config), "the router is shutting down")
+        self._stop(outcomes.shut_down(self.core.config), "the router is shutting down")
 
     def cut(self) -> None:
         """Stop waiting for the client to take its error: close the connection instead."""
@@ -118,12 +116,12 @@ class RequestLife:
         self.reply = reply
         core.lives.add(self)
         core.telemetry.request_started(self.route)
-        outcome = failures.caller_cancelled()
+        outcome = outcomes.caller_cancelled()
         try:
             with self._scope:
                 outcome = await self._serve(ingress)
             if self._scope.cancelled_caught:
-                outcome = self._stopped or failures.request_expired(
+                outcome = self._stopped or outcomes.request_expired(
                     core.config, committed=self.reply.committed
                 )
             self._outcome = outcome
@@ -139,18 +137,18 @@ class RequestLife:
         if core.draining or not core.retain_nowait():
             core.telemetry.offered(sized=False)
             if core.draining:
-                return failures.draining()
-            return failures.retention_full(core.config, core.drain_seconds())
+                return outcomes.draining()
+            return outcomes.retention_full(core.config, core.drain_seconds())
         try:
             self.request = await ingress()
             self.record.request = self.request
-            await self._size()
+            await size_prompt(self)
             return await self._admitted()
         except ClientError as error:
-            return failures.outcome_of_client_error(error)
+            return outcomes.client_error(error)
         except Exception:
             logger.exception("request %s failed inside the router", self.request_id)
-            return failures.internal_error()
+            return outcomes.internal_error()
         finally:
             core.forget()
 
@@ -187,50 +185,13 @@ class RequestLife:
         )
         self.core.telemetry.request_ended(row)
 
-    # Size
-
-    async def _size(self) -> None:
-        request, settings = self.request, self.core.config.engine
-        if request.prompt_tokens is not None:
-            self.counted_by_engine(request.prompt_tokens)
-            return
-        self.prompt_tokens = max(1, round(request.prompt_chars / settings.chars_per_token))
-        if settings.tokenize:
-            self.watch.enter(Phase.TOKENIZE, trio.current_time())
-            await self._count(settings.tokenize_timeout_s)
-
-    async def _count(self, timeout_s: float) -> None:
-        """Ask an engine for the exact length; the estimate stands if it does not say in time."""
-        core = self.core
-        engine = core.pick_counter()
-        core.counting[engine.iid] += 1
-        try:
-            with trio.CancelScope(deadline=trio.current_time() + timeout_s) as limit:
-                try:
-                    body = vllm.tokenize_body(self.request)
-                    self.counted_by_engine(await engine.tokenize(body))
-                except (EngineError, LocalError) as error:
-                    failure = failures.from_error(
-                        core.config, error, phase=Phase.TOKENIZE, engine=engine.iid
-                    )
-                    core.blame(engine.iid, Phase.TOKENIZE, failure.failure, failure.retry_after)
-                else:
-                    core.trust.succeeded(engine.iid, Phase.TOKENIZE)
-                    return
-        finally:
-            core.counting[engine.iid] -= 1
-        self.record.tokenize_fallback = True
-        if limit.cancelled_caught:
-            self.record.fired(Limit.TOKENIZE)
-            core.blame(engine.iid, Phase.TOKENIZE, FailureClass.TIMEOUT)
+    # Admission and attempts
 
     def counted_by_engine(self, tokens: int | None) -> None:
         """An engine, or the client's own token ids, say how long the prompt is."""
         if tokens is not None:
             self.prompt_tokens = tokens
             self.record.prompt_exact = True
-
-    # Admission and attempts
 
     async def _admitted(self) -> Outcome:
         core = self.core
@@ -258,12 +219,12 @@ class RequestLife:
             case Admission.SEAT:
                 return None
             case Admission.FULL:
-                return failures.queue_full(core.config, core.drain_seconds())
+                return outcomes.queue_full(core.config, core.drain_seconds())
             case Admission.CLOSED:
-                return failures.draining()
+                return outcomes.draining()
             case None:
                 self.record.fired(Limit.QUEUE)
-                return failures.queue_expired(core.config)
+                return outcomes.queue_expired(core.config)
 
     async def _attempts(self) -> Outcome:
         core = self.core
@@ -276,14 +237,12 @@ class RequestLife:
                 self._settle_credit()
             if failure is None:
                 core.credits.succeeded()
-                return Outcome(terminal=Terminal.COMPLETED, status=200)
+                return outcomes.completed()
             self.avoid |= {
                 iid for iid in (failure.engine, attempt.times.prefill) if iid is not None
             }
             if not await self._retry(failure, n):
-                return failures.outcome_of_failure(
-                    failure, attempt=n, max_attempts=core.retry.max_attempts
-                )
+                return outcomes.failed(failure, attempt=n, max_attempts=core.retry.max_attempts)
             n += 1
 
     async def _attempt(self, attempt: Attempt) -> Failure | None:
