@@ -143,6 +143,27 @@ def test_between_the_legs_the_handoff_is_released() -> None:
     play(body, fleet_config(decode_concurrency=1))
 
 
+def test_another_decoder_releases_it_if_the_first_will_not() -> None:
+    async def body(world: World) -> None:
+        async def busy(play_: Play) -> None:
+            if play_.leg == "decode":
+                await play_.status(503, b"{}")
+            elif play_.leg == "release" and play_.engine.name != "d2":
+                world.stubs.staged["p0/1"] = trio.current_time() + 30  # this one did not pull it
+                await play_.status(503, b"{}")
+            else:
+                await good(play_)
+
+        world.script(busy)
+        assert (await world.post(ASK)).status == 503
+        await world.settle()
+        assert [seen.engine for seen in world.stubs.legs("release")] == ["d1", "d2"]
+        assert world.router.telemetry.totals().kv_released == 1
+        assert world.stubs.left_staged == 0
+
+    play(body, fleet_config(decode=3))
+
+
 def test_what_cannot_be_released_is_an_orphan_until_the_lease_ends() -> None:
     async def body(world: World) -> None:
         async def no_release(play_: Play) -> None:

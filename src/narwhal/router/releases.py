@@ -40,7 +40,7 @@ class Releases:
         self._core = core
 
     def abandon(self, held: HeldHandoff, *, avoid: str | None) -> None:
-        """Have a handoff released, by a decoder other than `avoid` if there is one."""
+        """Have a handoff released: by any decoder that will do it, `avoid` last of all."""
         expired = trio.current_time() >= held.lease_ends
         release = partial(self._release, held, avoid)
         if expired or not self._core.errands.start_nowait(release):
@@ -58,16 +58,19 @@ class Releases:
 
     async def _try(self, held: HeldHandoff, avoid: str | None) -> bool:
         core = self._core
-        exclude = {held.producer} | ({avoid} if avoid else set())
-        choice = core.pick(Phase.DECODE, exclude, seated=False)
-        if choice is None:
-            return False
         body = vllm.release_body(core.config.model, held.handoff)
-        try:
-            await core.engines[choice.iid].release(body, held.correlation)
-        except (EngineError, LocalError):
-            return False
-        return True
+        exclude = {held.producer} | ({avoid} if avoid else set())
+        tried: set[str] = set()
+        while True:
+            choice = core.pick(Phase.DECODE, exclude | tried, seated=False)
+            if choice is None or choice.iid in tried:
+                return False
+            tried.add(choice.iid)
+            try:
+                await core.engines[choice.iid].release(body, held.correlation)
+            except (EngineError, LocalError):
+                continue
+            return True
 
     def _orphan(self, held: HeldHandoff, *, release_failed: bool) -> None:
         self._core.orphans.add(held.producer, held.tokens, held.lease_ends)
