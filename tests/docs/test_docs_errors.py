@@ -29,7 +29,7 @@ from narwhal.model import (
     StreamFailed,
     UnknownModel,
 )
-from narwhal.router import failures, outcomes, outcomes
+from narwhal.router import failures, outcomes
 from narwhal.telemetry.codes import ERROR_CODES
 
 from stub_fleet import Play, good
