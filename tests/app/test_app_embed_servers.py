@@ -156,11 +156,6 @@ def test_a_server_that_raises_on_a_lost_client_is_understood() -> None:
     play(body)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a disconnect that is reported once the response has been sent, as ASGI says it is, "
-    "turns a completed request into a cancelled one",
-)
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_disconnect_after_an_answer_is_no_news(stream: bool) -> None:
     async def body(world: World) -> None:
@@ -300,7 +295,6 @@ def test_hypercorn_tells_of_a_client_that_leaves() -> None:
 
 
 @pytest.mark.sockets
-@pytest.mark.xfail(strict=True, reason="a completed request is taken for one whose client left")
 def test_hypercorn_s_news_after_an_answer_are_no_cancel() -> None:
     async def use(router: Router, stubs: StubFleet, port: int) -> None:
         async with await request(port, PROMPT | {"stream": True}) as stream:

@@ -430,12 +430,6 @@ def test_the_journal_knows_of_requests_that_end_after_the_router(tmp_path: Path)
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
-# Not mended yet
-
-
-@pytest.mark.xfail(
-    strict=True, reason="waiters are served when a doubt runs out, and not when a quarantine does"
-)
 def test_a_leg_does_not_wait_for_a_full_engine_after_a_quarantine_has_ended() -> None:
     async def body(world: World) -> None:
         async def script(play_: Play) -> None:
@@ -463,9 +457,6 @@ def test_a_leg_does_not_wait_for_a_full_engine_after_a_quarantine_has_ended() ->
     play(body, fleet_config(decode=2, decode_concurrency=1, recovery=quarantine))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what was relayed is counted by events, though the engine has counted it"
-)
 def test_an_event_without_a_token_is_not_counted_once_the_engine_has_counted() -> None:
     async def body(world: World) -> None:
         async def script(play_: Play) -> None:
@@ -488,11 +479,6 @@ def test_an_event_without_a_token_is_not_counted_once_the_engine_has_counted() -
     play(body)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a request that ends between the written decode request and its head is trusted to "
-    "free the producer: a decoder that never reads it does not, and nobody counts an orphan",
-)
 @pytest.mark.parametrize("end", ["client", "deadline"])
 def test_a_handoff_sent_to_a_decoder_that_never_reads_is_released_or_counted(end: str) -> None:
     async def body(world: World) -> None:
@@ -511,7 +497,6 @@ def test_a_handoff_sent_to_a_decoder_that_never_reads_is_released_or_counted(end
     play(body, fleet_config(decode=2, request_timeout_s=2.0, engine={"tokenize": False}))
 
 
-@pytest.mark.xfail(strict=True, reason="Connection.stop needs a nursery that run has not opened")
 def test_a_connection_accepted_as_the_server_drains_is_no_crash() -> None:
     async def main() -> None:
         async with open_world() as world:
@@ -525,7 +510,6 @@ def test_a_connection_accepted_as_the_server_drains_is_no_crash() -> None:
         trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
-@pytest.mark.xfail(strict=True, reason="nothing bounds the write of a page")
 def test_a_client_that_does_not_read_a_page_is_cut_sooner_or_later() -> None:
     async def body(world: World) -> None:
         client = await world.connect()
@@ -543,9 +527,6 @@ def test_a_client_that_does_not_read_a_page_is_cut_sooner_or_later() -> None:
     play(body)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the first checkpoint of a request is after its first leg was written"
-)
 def test_a_request_whose_client_has_gone_already_sends_nothing() -> None:
     async def body(world: World) -> None:
         await world.post(ASK)  # leaves connections in the pools

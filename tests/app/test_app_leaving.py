@@ -143,12 +143,13 @@ def test_between_the_legs_the_handoff_is_released() -> None:
     play(body, fleet_config(decode_concurrency=1))
 
 
-def test_another_decoder_releases_it_if_the_first_will_not() -> None:
+@pytest.mark.parametrize("willing", ["d1", "d2", "d0"])
+def test_another_decoder_releases_it_if_the_first_will_not(willing: str) -> None:
     async def body(world: World) -> None:
         async def busy(play_: Play) -> None:
             if play_.leg == "decode":
                 await play_.status(503, b"{}")
-            elif play_.leg == "release" and play_.engine.name != "d2":
+            elif play_.leg == "release" and play_.engine.name != willing:
                 world.stubs.staged["p0/1"] = trio.current_time() + 30  # this one did not pull it
                 await play_.status(503, b"{}")
             else:
@@ -157,7 +158,9 @@ def test_another_decoder_releases_it_if_the_first_will_not() -> None:
         world.script(busy)
         assert (await world.post(ASK)).status == 503
         await world.settle()
-        assert [seen.engine for seen in world.stubs.legs("release")] == ["d1", "d2"]
+        order = ["d1", "d2", "d0"]  # the one that refused the decode leg comes last
+        asked = [seen.engine for seen in world.stubs.legs("release")]
+        assert asked == order[: order.index(willing) + 1]
         assert world.router.telemetry.totals().kv_released == 1
         assert world.stubs.left_staged == 0
 

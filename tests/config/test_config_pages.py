@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from config_samples import parse
 
-from narwhal.config import Admission, FleetConfig, load_fleet
+from narwhal.config import Admission, FleetConfig, Serving, load_fleet
 from narwhal.config.example import example_fleet, example_text
 from narwhal.config.reference import markdown
 from narwhal.config.rules import RULES
@@ -66,7 +66,12 @@ def test_the_example_is_complete_valid_and_noted() -> None:
 
 def test_the_example_has_the_defaults() -> None:
     example = example_fleet()
-    plain = FleetConfig(model=example.model, engines=example.engines, slo=example.slo)
+    plain = FleetConfig(
+        model=example.model,
+        engines=example.engines,
+        slo=example.slo,
+        serving=Serving(admission=Admission.OPEN),  # what can be served without profiles
+    )
     for name in ("serving", "engine", "controller", "recovery", "profiles"):
         assert getattr(example, name) == getattr(plain, name)
 

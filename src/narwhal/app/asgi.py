@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Answer = tuple[int, bytes, Headers]
 
+# What a client may take to read a page. A scrape is given up on after ten seconds by default.
+PAGE_BOUND_S = 10.0
+
 COMPLETION_PATHS = {
     "/v1/completions": Route.COMPLETIONS,
     "/v1/chat/completions": Route.CHAT,
@@ -65,8 +68,9 @@ class App:
             status, body, headers = _no_such(path, method, known=bool(route or page))
         self._router.telemetry.answered(endpoint, status)
         headers.append((b"content-length", b"%d" % len(body)))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+        with trio.move_on_after(PAGE_BOUND_S):
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
     # Pages
 

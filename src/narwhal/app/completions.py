@@ -46,7 +46,13 @@ class CompletionHandler:
         shown = (client_id or life.request_id).encode("ascii")
         reply = AsgiReply(scope, send, headers=[(b"x-request-id", shown)], on_gone=life.client_gone)
         limit = self._config.serving.max_request_bytes
-        inbox = Inbox(receive, limit=limit, on_gone=life.client_gone)
+
+        def disconnected() -> None:
+            # ASGI reports the end of every exchange as a disconnect.
+            if not reply.ended:
+                life.client_gone()
+
+        inbox = Inbox(receive, limit=limit, on_gone=disconnected)
 
         extensions = scope.get("extensions") or {}
         on_gone = extensions.get("narwhal.on_gone")

@@ -40,7 +40,8 @@ class AsgiReply:
         self._abort: Callable[[], None] | None = extensions.get("narwhal.abort")
         self._headers = headers
         self._on_gone = on_gone
-        self._ended = False
+        self.ended = False
+        """Whether the end of the response has been handed to the server."""
         self._pending = b""
         self.committed = False
 
@@ -74,7 +75,7 @@ class AsgiReply:
 
     async def complete(self, data: bytes, *, stream: bool) -> None:
         """Send the rest of a stream, or a whole answer, and finish the response."""
-        self._ended = True
+        self.ended = True
         begun, self.committed = self.committed, True
         if begun:
             await self._body(data, more=False)
@@ -86,18 +87,18 @@ class AsgiReply:
 
     async def fail(self, outcome: Outcome, error: bytes) -> None:
         """Send the error: as a response if none was begun, else as an event and then a cut."""
-        if self._ended:
+        if self.ended:
             return  # cut in the middle of its end: the connection is closed already
         if self.committed:
             await self.write(error)
             self.abort()
             return
-        self._ended = True
+        self.ended = True
         await self._whole(outcome.status, [*error_headers(outcome), *self._headers], error)
 
     def abort(self) -> None:
         """Close the connection, unless the response was finished."""
-        if not self._ended and self._abort is not None:
+        if not self.ended and self._abort is not None:
             self._abort()
 
     async def _whole(self, status: int, headers: Headers, body: bytes) -> None:

@@ -56,7 +56,23 @@ async def until_signalled(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run `end` at the first SIGTERM or SIGINT and then cancel `scope`; at once at the second."""
+    """Run `end` at the first SIGTERM or SIGINT and then cancel `scope`; at once at the second.
+
+    From then on both signals are ignored: the process is about to end by itself, with its own
+    exit code.
+    """
+    try:
+        await _until_signalled(end, scope, task_status)
+    finally:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
+async def _until_signalled(
+    end: Callable[[], Awaitable[None]],
+    scope: trio.CancelScope,
+    task_status: trio.TaskStatus[None],
+) -> None:
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(*SIGNALS) as signals:
             task_status.started()

@@ -8,19 +8,23 @@ import attrs
 
 from narwhal.config.describe import note
 from narwhal.config.fleet import EngineSpec, FleetConfig, Hardware
+from narwhal.config.serving import Admission, Serving
 from narwhal.config.settings import fields_of, section_of, setting_of
 from narwhal.config.structure import unstructure_fleet
 from narwhal.model import Role
 
 _HEAD = (
     "Keys that begin with an underscore are notes and mean nothing. Every setting is here with "
-    "its default; leave out what you do not change. 'narwhal-trio config check FILE' tells what "
-    "is wrong with a file."
+    "its default, but for serving.admission, whose default needs measured profiles; leave out "
+    "what you do not change. 'narwhal-trio config check FILE' tells what is wrong with a file."
 )
 
 
 def example_fleet() -> FleetConfig:
-    """The fleet of the example: two engines for each role, every setting at its default."""
+    """The fleet of the example: two engines for each role, every setting at its default.
+
+    But for admission, which would need profiles of the engines.
+    """
     engines = tuple(
         EngineSpec(
             iid=f"{role[0]}{index}", url=f"http://10.0.{network}.{index + 1}:8000", role=role
@@ -36,6 +40,7 @@ def example_fleet() -> FleetConfig:
         engines=engines,
         engine_contract=setting_of(fields["engine_contract"]).example,
         slo=setting_of(fields["slo"]).example,
+        serving=Serving(admission=Admission.OPEN),
     )
 
 

@@ -49,6 +49,13 @@ $ narwhal-trio config example > fleet.json
 - No secret stands in the file. The engines' key is in the environment variable that
   `engine.engine_api_key_env` names, and no command prints it.
 - Relative paths start from the router's working directory.
+
+## What has no effect yet
+
+Every setting is checked, and some wait for what will use them: `controller`, `profiles`,
+`engine_contract`, `recovery` but for `failure_quarantine_s`, `serving.admission_margin`,
+`engine.health_timeout_s`, and `engines[].attestation_url`. `serving.admission` has to be
+`"open"`: `serve` refuses to start with `"predictive"`.
 """
 
 _RULES = """\

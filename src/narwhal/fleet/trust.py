@@ -93,8 +93,10 @@ class Trust:
         return now < self._standing[iid, phase].avoid_until
 
     def changes_at(self, iids: Iterable[str], phase: Phase, now: float) -> float:
-        """When one of these engines is next no longer doubtful; `inf` if none is."""
-        times = (self._standing[iid, phase].avoid_until for iid in iids)
+        """When a doubt or a quarantine of one of these engines ends next; `inf` if none does."""
+        standings = [self._standing[iid, phase] for iid in iids]
+        times = [each.avoid_until for each in standings]
+        times += [each.failed_at + self._quarantine_s for each in standings]
         return min((time for time in times if time > now), default=float("inf"))
 
     def quarantined(self, iid: str, phase: Phase, now: float) -> bool:

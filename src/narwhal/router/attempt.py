@@ -236,7 +236,6 @@ class Attempt:
     # Failures
 
     def _decode_failed(self, error: EngineError | LocalError, run: DecodeRun) -> Failure:
-        run.refused()
         failure = self._failed(error, Phase.DECODE, self.times.decode or "")
         return attrs.evolve(failure, visible=run.visible)
 

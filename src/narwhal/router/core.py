@@ -18,7 +18,7 @@ from narwhal.router.releases import Releases
 from narwhal.router.seats import SeatDesk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from random import Random
 
     from narwhal.config import FleetConfig
@@ -146,6 +146,10 @@ class Core:
         """Whether a leg to `iid` that was not sent was waiting for the router itself."""
         pool = self.engines[iid].pools.data
         return pool.busy >= pool.limit
+
+    def fit(self, phase: Phase) -> Sequence[str]:
+        """The engines that take legs of `phase`, whatever their state."""
+        return self._fit[phase]
 
     def alternatives(self, phase: Phase, exclude: Collection[str]) -> bool:
         """Whether a leg of `phase` has an engine to go to that is not in `exclude`."""

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from narwhal.router.attempt import Attempt
     from narwhal.wire.vllm import Handoff
 
-# A counter that lags by this much is live enough, and the relay has it for nothing.
+# A counter that lags by this much is live enough, and the relay has it for nothing. It has to lag:
+# not every event is a token, and a counter cannot be put back when the engine's own count comes.
 _TOKENS_AT_ONCE = 64
 
 
@@ -48,16 +49,13 @@ class DecodeRun:
         self.core = attempt.core
         self.visible = False
         """Whether the client was sent output."""
-        self.strands_handoff = handoff is not None
-        """Whether the handoff may be pinned on its producer with no decoder to pull it: it was
-        not sent, or the decoder it was sent to did not answer 200. One that we left (the client
-        went, a deadline passed) after it had answered frees the producer as it aborts."""
         self._attempt = attempt
         self._handoff = handoff
         self._iid = ""
         self._begun = 0.0
         self._leg: DecodeLeg | None = None
         self._accepted = False
+        self._completed = False
         request = self.life.request
         most = self.core.config.serving.max_response_bytes
         self._sink: DecodeStream | Assembler
@@ -67,6 +65,15 @@ class DecodeRun:
             )
         else:
             self._sink = Assembler(route=request.route, template=template, max_bytes=most)
+
+    @property
+    def strands_handoff(self) -> bool:
+        """Whether the handoff may be pinned on its producer with no decoder to pull it.
+
+        It is, unless a decoder answered 200: that one owns it, and frees the producer however
+        the leg ends. One that was written to and said nothing may never have read a word.
+        """
+        return self._handoff is not None and not self._accepted
 
     async def dispatch(self, iid: str, *, started: float, expires: float) -> Failure | None:
         """Write the decode request to `iid`; None once all of it is with the kernel.
@@ -92,7 +99,6 @@ class DecodeRun:
         if self._leg is None:
             assert limit.cancelled_caught  # noqa: S101 - nothing else leaves it unset
             return self._timed_out(Limit.FIRST_TOKEN)
-        self.strands_handoff = False
         now = trio.current_time()
         life.watch.enter(Phase.DECODE, now)
         if self._handoff is not None:
@@ -136,6 +142,7 @@ class DecodeRun:
                 return attrs.evolve(self._timed_out(Limit.READ_GAP), visible=self.visible)
             out = relayed
         answer = sink.finish() if isinstance(sink, Assembler) else out
+        self._completed = True
         await life.complete(answer, sink)
         self.core.trust.succeeded(self._iid, Phase.DECODE)
         self._see_off(leg)
@@ -143,14 +150,10 @@ class DecodeRun:
 
     def close(self) -> None:
         """Close the leg, unless it is being seen off; tell what it has come to."""
-        if self.visible:
+        if self.visible and not self._completed:
             self.life.count_tokens(self._sink.tokens)
         if self._leg is not None:
             self._leg.close()
-
-    def refused(self) -> None:
-        """The leg failed: if its decoder never answered 200, the handoff is still there."""
-        self.strands_handoff = self._handoff is not None and not self._accepted
 
     # Reading
 
@@ -195,8 +198,8 @@ class DecodeRun:
                         return out
                     if out:
                         outrun = not write_nowait(out)
-                        if sink.tokens >= life.tokens_told + _TOKENS_AT_ONCE:
-                            life.count_tokens(sink.tokens)
+                        if sink.tokens >= life.tokens_told + 2 * _TOKENS_AT_ONCE:
+                            life.count_tokens(sink.tokens - _TOKENS_AT_ONCE)
             if outrun:
                 await life.reply.flush()
                 heard = current_time()
@@ -213,7 +216,6 @@ class DecodeRun:
             self._leg = None
 
     def _timed_out(self, limit: Limit) -> Failure:
-        self.refused()
         failure = from_limit(self.core.config, limit, phase=Phase.DECODE, engine=self._iid)
         if self._leg is None and self.core.out_of_connections(self._iid):
             failure = attrs.evolve(failure, failure=FailureClass.LOCAL)

@@ -142,6 +142,8 @@ class RequestLife:
         try:
             self.request = await ingress()
             self.record.request = self.request
+            # A client that sent its request and left has a moment to be noticed in.
+            await trio.lowlevel.checkpoint()
             await size_prompt(self)
             return await self._admitted()
         except ClientError as error:

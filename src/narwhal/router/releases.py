@@ -59,18 +59,20 @@ class Releases:
     async def _try(self, held: HeldHandoff, avoid: str | None) -> bool:
         core = self._core
         body = vllm.release_body(core.config.model, held.handoff)
-        exclude = {held.producer} | ({avoid} if avoid else set())
-        tried: set[str] = set()
-        while True:
-            choice = core.pick(Phase.DECODE, exclude | tried, seated=False)
-            if choice is None or choice.iid in tried:
+        fit = set(core.fit(Phase.DECODE))
+        last = {held.producer, avoid}
+        untried = set(fit)
+        while untried:
+            choice = core.pick(Phase.DECODE, fit - (untried - last or untried), seated=False)
+            if choice is None or choice.iid not in untried:
                 return False
-            tried.add(choice.iid)
+            untried.remove(choice.iid)
             try:
                 await core.engines[choice.iid].release(body, held.correlation)
             except (EngineError, LocalError):
                 continue
             return True
+        return False
 
     def _orphan(self, held: HeldHandoff, *, release_failed: bool) -> None:
         self._core.orphans.add(held.producer, held.tokens, held.lease_ends)

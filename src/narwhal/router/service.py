@@ -226,6 +226,7 @@ class Router:
             orphan_tokens=core.orphans.tokens(iid, now),
             pools={
                 Pool.SERVING: _pool_view(pools.data),
+                Pool.COUNTING: _pool_view(pools.counting),
                 Pool.CONTROL: _pool_view(pools.control),
             },
         )

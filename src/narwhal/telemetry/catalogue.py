@@ -86,9 +86,10 @@ class AttemptResult(StrEnum):
 
 
 class Pool(StrEnum):
-    """The two connection pools each engine has."""
+    """The connection pools each engine has."""
 
     SERVING = "serving"
+    COUNTING = "counting"
     CONTROL = "control"
 
 

@@ -56,7 +56,7 @@ class Connection(TCPServer):
         self._deadline = inf
         self._scope = trio.CancelScope()
         self._room: trio.Event | None = None
-        self._tasks: trio.Nursery
+        self._tasks: trio.Nursery | None = None  # until `run` has had its first turn
         self.protocol = Http1(self)
 
     @property
@@ -72,7 +72,8 @@ class Connection(TCPServer):
     async def run(self) -> None:
         """Serve the connection to its end. Only a cancel gets out of it."""
         try:
-            async with trio.open_nursery() as self._tasks:
+            async with trio.open_nursery() as tasks:
+                self._tasks = tasks
                 await self._read_data()
                 self.abort()
         except* Exception:
@@ -80,11 +81,17 @@ class Connection(TCPServer):
         finally:
             self.abort()
 
+    @property
+    def _nursery(self) -> trio.Nursery:
+        assert self._tasks is not None  # noqa: S101 - what is read is read inside `run`
+        return self._tasks
+
     def stop(self, reason: str) -> None:
         """Cancel what runs on this connection and close it."""
         if self.protocol.stream is None:
             self.abort()
-        self._tasks.cancel_scope.cancel(reason=reason)
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel(reason=reason)
 
     def close_if_idle(self) -> None:
         """Close it unless a request is being served, or has arrived and not been read yet."""
@@ -147,7 +154,7 @@ class Connection(TCPServer):
         """Start the application; its time is its own."""
         self._deadline = inf
         self.server.request_began()
-        self._tasks.start_soon(stream.run)
+        self._nursery.start_soon(stream.run)
 
     def head_began(self) -> None:
         """Bound the rest of a later request's head; the first one's was from the start."""
@@ -207,7 +214,7 @@ class Connection(TCPServer):
         """Send a last answer without waiting, then let the client finish what it is sending."""
         rest = self.write_nowait(data)
         if rest:
-            self._tasks.start_soon(self.flush, rest)
+            self._nursery.start_soon(self.flush, rest)
         self.linger()
 
     # The end
