@@ -79,6 +79,7 @@ class RequestLife:
         self._telling = trio.CancelScope()
         self._stopped: Outcome | None = None
         self._gone = False
+        self._retained = False
         self._owed_credit = False
         self._outcome: Outcome | None = None
 
@@ -128,6 +129,8 @@ class RequestLife:
             if outcome.terminal is not Terminal.COMPLETED:
                 await self._tell(outcome)
         finally:
+            if self._retained:
+                core.forget()
             core.lives.remove(self)
             self._account(outcome)
         return outcome
@@ -139,6 +142,7 @@ class RequestLife:
             if core.draining:
                 return outcomes.draining()
             return outcomes.retention_full(core.config, core.drain_seconds())
+        self._retained = True
         try:
             self.request = await ingress()
             self.record.request = self.request
@@ -151,8 +155,6 @@ class RequestLife:
         except Exception:
             logger.exception("request %s failed inside the router", self.request_id)
             return outcomes.internal_error()
-        finally:
-            core.forget()
 
     async def _tell(self, outcome: Outcome) -> None:
         """Write the error, if there is anybody to read it."""
