@@ -144,6 +144,33 @@ def test_a_slow_body_takes_a_place_and_no_seat() -> None:
     play(body, fleet_config(max_connections=2))
 
 
+def test_a_request_is_retained_until_its_error_has_been_written() -> None:
+    async def body(world: World) -> None:
+        client = await world.connect()
+        unread = client.stream._in  # type: ignore[attr-defined]  # a stream in memory
+
+        async def script(play_: Play) -> None:
+            if play_.leg != "decode":
+                await good(play_)
+                return
+            await play_.hdr()
+            while unread.capacity - unread.size > 300:  # an error takes more than that
+                await play_.tokens(1)
+                await play_.wait(0.001)
+            play_.rst()
+
+        world.script(script)
+        await client.ask(ASK)
+        await trio.sleep(1.0)
+        assert world.engine("d0").inflight == 0, "it has failed"
+        assert world.router.core.retained == 1, "and nobody reads the error"
+        await trio.sleep(1.0)
+        assert world.router.core.retained == 0
+        client.close()
+
+    play(body)
+
+
 # Shutdown
 
 
