@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import trio
+from chaos import AtStep
 from trio.testing import MockClock
 
 from narwhal.app import open_router
+from narwhal.config import FleetConfig
 from narwhal.engine import Correlation
 from narwhal.model import FailureClass, Phase, Terminal
 from narwhal.net import ByteStream, MemoryNetwork, Server
@@ -538,5 +540,66 @@ def test_a_request_whose_client_has_gone_already_sends_nothing() -> None:
         assert len(world.rows) == 2
         assert world.rows[1].terminal is Terminal.CANCELLED
         assert not [leg.leg for leg in world.stubs.seen[seen:]]
+
+    play(body)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a cancel while the block is entered leaves its nursery open and breaks Trio's state",
+)
+def test_a_routers_block_that_is_cancelled_at_any_step_leaves_nothing() -> None:
+    at_step = AtStep()
+
+    async def cancelled(step: int, config: FleetConfig, network: MemoryNetwork) -> bool:
+        with trio.CancelScope() as scope:
+            at_step.arm(step, lambda: scope.cancel(reason="test"))
+            async with open_router(config, environ={}, connect=network.connect) as router:
+                await router.complete(ASK)
+        return not at_step.disarm()
+
+    async def main() -> None:
+        network, config = MemoryNetwork(), fleet_config()
+        stubs = StubFleet(network)
+        async with trio.open_nursery() as nursery:
+            for spec in config.engines:
+                await nursery.start(stubs.add(spec.iid, spec.port).run)
+            step = 1
+            while await cancelled(step, config, network):
+                await trio.sleep(5)
+                step += 1
+            assert step > 20
+            await trio.sleep(5)
+            assert network.open_streams == 0
+            nursery.cancel_scope.cancel(reason="seen enough")
+
+    trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[at_step])
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="AsgiReply.flush takes the data that write_nowait kept for the server's own",
+)
+@pytest.mark.parametrize("offered", [("write", "abort"), ("write",)])
+def test_a_server_with_some_of_the_extensions_loses_no_output(offered: tuple[str, ...]) -> None:
+    async def body(world: World) -> None:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            names = {f"narwhal.{name}" for name in offered}
+            scope["extensions"] = {k: v for k, v in scope["extensions"].items() if k in names}
+            await world.router.app(scope, receive, send)
+
+        async def slow(play_: Play) -> None:
+            if play_.leg == "decode":
+                await play_.hdr()
+                await play_.tokens(4, every=0.1)
+                await play_.finish(4)
+            else:
+                await good(play_)
+
+        world.server.app = app
+        world.script(slow)
+        answer = await world.post(STREAM)
+        assert answer.text == " t0 t1 t2 t3"
+        assert answer.done
 
     play(body)

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import trio
+from chaos_callers import Caller, draw_callers
 from chaos_checks import check
 from chaos_clients import Ask, Visitor, draw_connections
 from chaos_engines import ChaosFleet
@@ -149,6 +150,7 @@ class ChaosWorld(World):
         serving = plan.config.serving
         self.credits = RecordingCredits(serving.retry_budget, serving.retry_replenish)
         self.asks: list[Ask] = []
+        self.callers: list[Caller] = []
         self.abandoned: list[tuple[Any, float]] = []
 
     async def connect_engine(self, host: str, port: int) -> ByteStream:
@@ -172,13 +174,47 @@ class ChaosWorld(World):
             await trio.sleep(self.rng.choice((0.01, 0.1, 2.0)))
             await self.start_engine(name)
 
-    async def drain(self) -> None:
-        if self.plan.drain_at is not None:
-            await trio.sleep(self.plan.drain_at)
-            began = trio.current_time()
-            await self.router.drain(self.plan.grace)
-            took = trio.current_time() - began
-            assert took <= self.plan.grace + 0.85 + self.plan.slack, "a drain out of bounds"
+    async def end(self) -> None:
+        """Whatever the plan says happens in the middle of everything."""
+        plan = self.plan
+        await trio.sleep(plan.end_at)
+        if plan.ending not in ("drain", "stop"):
+            return
+        began = trio.current_time()
+        await self.router.drain(plan.grace)
+        took = trio.current_time() - began
+        assert took <= plan.grace + 0.85 + plan.slack, "a drain out of bounds"
+        if plan.ending == "stop":
+            await self.server.drain(0.1)
+            assert trio.current_time() - began - took <= 0.1 + plan.slack
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        """The router's application, as a server with fewer extensions would call it."""
+        offered = self.plan.extensions
+        if offered is not None:
+            scope["extensions"] = {
+                name: extension
+                for name, extension in scope["extensions"].items()
+                if name.rpartition(".")[2] in offered
+            }
+        await self.router.app(scope, receive, send)
+
+    async def visits(self, *, task_status: trio.TaskStatus[trio.Event]) -> None:
+        """Every client and caller, and what goes on beside them."""
+        over = trio.Event()
+        task_status.started(over)
+        connections = draw_connections(self.plan)
+        self.asks = [ask for each in connections for ask in each.asks]
+        self.callers = draw_callers(self.plan)
+        with trio.fail_after(3000):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.deaths)
+                nursery.start_soon(self.end)
+                for connection in connections:
+                    nursery.start_soon(Visitor(self.network, connection).visit)
+                for caller in self.callers:
+                    nursery.start_soon(caller.call, self.router)
+        over.set()
 
     def listen_in(self) -> None:
         """Have rows, credits and abandoned handoffs recorded as they come."""
@@ -213,19 +249,19 @@ async def run_plan(plan: Plan) -> ChaosWorld:
             wall_clock=trio.current_time,
         ) as world.router:
             world.listen_in()
-            world.server = Server(world.router.app)
+            world.server = Server(world.app)
             await nursery.start(world.server.serve, [world.network.listen("router", 8000)])
-            connections = draw_connections(plan)
-            world.asks = [ask for each in connections for ask in each.asks]
-            with trio.fail_after(3000):
-                async with trio.open_nursery() as visits:
-                    visits.start_soon(world.deaths)
-                    visits.start_soon(world.drain)
-                    for connection in connections:
-                        visits.start_soon(Visitor(world.network, connection).visit)
-            await world.settle(3.0)
-            world.at_rest()
-            check(world)
+            over: trio.Event = await nursery.start(world.visits)
+            if plan.ending == "leave":
+                await trio.sleep(plan.end_at)
+            else:
+                await over.wait()
+                await world.settle(3.0)
+                world.at_rest()
+        await over.wait()
+        await world.settle(3.0)
+        world.at_rest()
+        check(world)
         await world.server.drain(0)
         nursery.cancel_scope.cancel(reason="the world ends")
     assert world.network.open_streams == 0, "a connection was never closed"

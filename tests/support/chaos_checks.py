@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from chaos_callers import Caller
 from chaos_clients import Ask
 from chaos_engines import Leg
 
@@ -23,10 +24,16 @@ GRACE = 1.0
 
 def check(world: ChaosWorld) -> None:
     """Every invariant, each with what broke it."""
-    rows = {row.client_request_id: row for row in world.rows}
+    rows = {row.request_id: row for row in world.rows}
+    clients = {row.client_request_id: row for row in world.rows if row.client_request_id}
+    own = [row for row in world.rows if row.client_request_id is None]
     assert len(rows) == len(world.rows), "two terminals for one request"
+    assert len(clients) + len(own) == len(world.rows), "two terminals for one request"
+    assert len(own) == sum(caller.begun for caller in world.callers)
     for ask in world.asks:
-        check_ask(world, ask, rows.get(ask.name))
+        check_ask(world, ask, clients.get(ask.name))
+    for caller in world.callers:
+        check_caller(world, caller, rows)
     for row in world.rows:
         check_row(world, row)
     check_legs(world, rows)
@@ -132,6 +139,23 @@ def texts(leg: Leg) -> str:
     return "".join(text for text in found if text)
 
 
+def check_caller(world: ChaosWorld, caller: Caller, rows: dict[str, Any]) -> None:
+    """What the application got is one leg's text, or the beginning of it."""
+    legs = [leg for leg in world.stubs.played if leg.user == caller.name and leg.payload]
+    found = [leg for leg in legs if texts(leg).startswith(caller.text)]
+    assert found or not caller.text, f"{caller.name}: {caller.text!r} is no leg's text"
+    if caller.text:
+        attempts = {leg.attempt for leg in found}
+        assert len(rows[found[0].request].attempts) in attempts, f"{caller.name}: said twice"
+    if caller.complete:
+        assert caller.text in [texts(leg) for leg in found]
+        row = rows[found[0].request]
+        assert row.terminal is Terminal.COMPLETED
+    if caller.failed is not None:
+        assert caller.failed.outcome.terminal is not Terminal.COMPLETED
+        assert caller.failed.code is not None
+
+
 # The router's own account
 
 
@@ -191,7 +215,7 @@ def check_legs(world: ChaosWorld, rows: dict[str, Any]) -> None:
     for leg in world.stubs.played:
         if leg.leg not in ("prefill", "decode", "whole"):
             continue
-        row = rows[leg.user or ""]
+        row = rows[leg.request]
         end = row.arrival + row.request_s
         assert leg.at <= end + slack, f"{leg}: begun after its request had ended"
         assert leg.ended_at is not None, f"{leg}: never ended"
@@ -250,7 +274,7 @@ def _known(world: ChaosWorld, handle: str) -> bool:
     leg = world.stubs.staged_by[handle]
     if not leg.whole or leg.fault not in ("ok", "trickle", "interim"):
         return False
-    row = next(row for row in world.rows if row.client_request_id == leg.user)
+    row = next(row for row in world.rows if row.request_id == leg.request)
     attempt = row.attempts[leg.attempt - 1]
     return attempt.prefill_s is not None
 

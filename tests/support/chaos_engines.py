@@ -48,6 +48,11 @@ class Leg:
     ended_at: float | None = None
 
     @property
+    def request(self) -> str:
+        """The router's id of the request."""
+        return self.request_id.rsplit("-", 2)[0]
+
+    @property
     def attempt(self) -> int:
         return int(self.request_id.split("-")[2])
 

@@ -12,6 +12,8 @@ from narwhal.config import FleetConfig
 from worlds import fleet_config
 
 LEASES = (3.0, 30.0)
+WRITING = {"write", "write_nowait", "flush"}
+EXTENSIONS = ("respond", "write", "write_nowait", "on_gone", "flush", "abort")
 
 
 @attrs.frozen(kw_only=True)
@@ -35,7 +37,14 @@ class Plan:
     connect_faults: float
     deaths: int
     """How often an engine's process dies, to come back later."""
-    drain_at: float | None
+    callers: int
+    """Requests from within the application."""
+    extensions: frozenset[str] | None
+    """Which of the server's extensions the application is offered; None for all of them."""
+    ending: str
+    """`quiet`, or what happens in the middle of it all: `drain`; `stop`, which closes the server
+    as well; or `leave`, the end of the router's block."""
+    end_at: float
     grace: float
 
     @property
@@ -58,9 +67,25 @@ def draw_plan(seed: int) -> Plan:
         drift=rng.choice((0.0, 1e-6, 1e-4, 5e-3)),
         connect_faults=rng.choice((0.0, 0.0, 0.05, 0.3)),
         deaths=rng.choice((0, 0, 0, 1, 4)),
-        drain_at=rng.uniform(0.0, 6.0) if rng.random() < 0.15 else None,
+        callers=rng.choice((0, 0, 4, 12)),
+        extensions=_draw_extensions(rng),
+        ending=rng.choice((*["quiet"] * 9, "drain", "stop", "leave")),
+        end_at=rng.choice((0.0, 0.05, 1.0, 4.0)) * rng.random(),
         grace=rng.choice((0.0, 0.5, 5.0)),
     )
+
+
+def _draw_extensions(rng: random.Random) -> frozenset[str] | None:
+    """Other servers have none of them; any part of them should do as well."""
+    kind = rng.random()
+    if kind < 0.7:
+        return None
+    if kind < 0.9:
+        return frozenset()
+    offered = {name for name in EXTENSIONS if rng.random() < 0.5}
+    if offered & WRITING:  # one set: what one of them leaves, another has to send
+        offered |= WRITING
+    return frozenset(offered)
 
 
 def draw_config(rng: random.Random) -> FleetConfig:
