@@ -191,6 +191,7 @@ class Exchange:
         """End the exchange now. An incomplete one takes its connection with it. Idempotent."""
         if self._holding:
             self._holding = False
+            self._reader.close()
             self._pool.discard(self._stream)
 
     async def _receive(self) -> bool:

@@ -74,7 +74,11 @@ class ResponseReader:
             self.reusable = False
             raise EngineProtocolError(f"not a usable HTTP/1.1 response: {self._problem}")
         if self.complete:
-            self._parser = None  # it refers back to this object; no need to wait for the collector
+            self.close()
+
+    def close(self) -> None:
+        """Take no more: the parser refers back here, and memory need not wait for a collector."""
+        self._parser = None
 
     def take(self) -> bytes:
         """Return the body bytes parsed and not taken yet."""

@@ -133,6 +133,8 @@ class RequestLife:
                 core.forget()
             core.lives.remove(self)
             self._account(outcome)
+            # The two refer to each other; apart, their memory is free now and not some day.
+            del self.reply
         return outcome
 
     async def _serve(self, ingress: Ingress) -> Outcome:

@@ -67,6 +67,14 @@ class RequestStream(HTTPStream):
         self._method = request.method.decode("ascii").upper()
         self._http_10 = request.http_version == b"1.0"
         self._last = asks_to_close(request)  # the connection ends with this response
+        self._extensions: dict[str, Any] = {
+            "narwhal.respond": self.respond,
+            "narwhal.write": self.write,
+            "narwhal.write_nowait": self.write_nowait,
+            "narwhal.on_gone": self.on_gone,
+            "narwhal.flush": self.flush,
+            "narwhal.abort": self._wire.abort,
+        }
         scope = self._make_scope(request)
         self.scope = cast("HTTPScope", scope)
         self._asgi_scope = scope
@@ -102,14 +110,7 @@ class RequestStream(HTTPStream):
             "client": self.client,
             "server": self.server,
             "state": {},
-            "extensions": {
-                "narwhal.respond": self.respond,
-                "narwhal.write": self.write,
-                "narwhal.write_nowait": self.write_nowait,
-                "narwhal.on_gone": self.on_gone,
-                "narwhal.flush": self.flush,
-                "narwhal.abort": self._wire.abort,
-            },
+            "extensions": self._extensions,
         }
 
     # The task
@@ -126,6 +127,9 @@ class RequestStream(HTTPStream):
             if self.state is not ASGIHTTPState.CLOSED and not self.closed:
                 self._wire.abort()
             self._wire.server.request_ended()
+            # The extensions lead back here: without them the request's memory is free at once.
+            self._extensions.clear()
+            self._gone = None
 
     async def _conclude(self) -> None:
         """Answer for an application that did not, or leave its answer visibly cut."""
