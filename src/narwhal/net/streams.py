@@ -14,8 +14,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
-RECEIVE_BYTES = 65536
-"""The most one receive asks for. Larger reads were not measurably cheaper."""
+RECEIVE_BYTES = 32768
+"""The most one receive asks for. Room for 64 KiB takes 2 us longer to come by, for every token."""
 
 
 class ByteStream(ABC):
