@@ -36,6 +36,8 @@ def check(world: ChaosWorld) -> None:
         check_caller(world, caller, rows)
     for row in world.rows:
         check_row(world, row)
+    totals = world.router.telemetry.totals()
+    assert sum(totals.terminals.values()) == totals.received == len(world.rows)
     check_legs(world, rows)
     check_handoffs(world)
     check_credits(world)
