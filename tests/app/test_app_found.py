@@ -544,10 +544,6 @@ def test_a_request_whose_client_has_gone_already_sends_nothing() -> None:
     play(body)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a cancel while the block is entered leaves its nursery open and breaks Trio's state",
-)
 def test_a_routers_block_that_is_cancelled_at_any_step_leaves_nothing() -> None:
     at_step = AtStep()
 
@@ -576,10 +572,6 @@ def test_a_routers_block_that_is_cancelled_at_any_step_leaves_nothing() -> None:
     trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[at_step])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="AsgiReply.flush takes the data that write_nowait kept for the server's own",
-)
 @pytest.mark.parametrize("offered", [("write", "abort"), ("write",)])
 def test_a_server_with_some_of_the_extensions_loses_no_output(offered: tuple[str, ...]) -> None:
     async def body(world: World) -> None:

@@ -59,7 +59,12 @@ class open_router:  # noqa: N801 - used as a function, as `trio.open_nursery` is
         router.app = App(router)
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
-        await self._nursery.start(router.run)
+        try:
+            await self._nursery.start(router.run)
+        except BaseException as error:
+            # Nobody will leave a block that was not entered.
+            await self._manager.__aexit__(type(error), error, error.__traceback__)
+            raise
         return router
 
     async def __aexit__(

@@ -24,7 +24,7 @@ class AsgiReply:
     """The `Reply` of one HTTP exchange.
 
     On the project's own server it uses extensions of the ASGI scope: `narwhal.respond`,
-    `narwhal.write_nowait` and `narwhal.write` send without the message machinery,
+    `narwhal.write_nowait` and `narwhal.flush` send without the message machinery,
     `narwhal.abort` closes the connection at once. On any other server it does without: a
     response that must not end well is left unfinished, which ASGI servers answer by cutting it.
     """
@@ -36,7 +36,7 @@ class AsgiReply:
         self._send = send
         self._respond: Respond | None = extensions.get("narwhal.respond")
         self._write_nowait: Callable[[bytes], bool] | None = extensions.get("narwhal.write_nowait")
-        self._write: Callable[[bytes], Awaitable[None]] | None = extensions.get("narwhal.write")
+        self._flush: Callable[[], Awaitable[None]] | None = extensions.get("narwhal.flush")
         self._abort: Callable[[], None] | None = extensions.get("narwhal.abort")
         self._headers = headers
         self._on_gone = on_gone
@@ -61,15 +61,15 @@ class AsgiReply:
 
     def write_nowait(self, data: bytes) -> bool:
         """Send events if the server has a way to do it at once."""
-        if self._write_nowait is not None:
+        if self._write_nowait is not None and self._flush is not None:
             return self._write_nowait(data)
         self._pending = data
         return False
 
     async def flush(self) -> None:
         """Send what `write_nowait` could not."""
-        if self._write is not None:
-            await self._write(b"")
+        if self._write_nowait is not None and self._flush is not None:
+            await self._flush()
         else:
             await self._body(self._pending, more=True)
 
