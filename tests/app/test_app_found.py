@@ -595,3 +595,90 @@ def test_a_server_with_some_of_the_extensions_loses_no_output(offered: tuple[str
         assert answer.done
 
     play(body)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="every place that comes free, and every leg that comes, asks all waiting legs to choose",
+)
+def test_legs_that_wait_for_places_cost_no_more_the_more_they_are() -> None:
+    async def body(world: World) -> None:
+        core = world.router.core
+        picks, pick = 0, core.pick
+
+        def counted(*args: Any, **more: Any) -> Any:
+            nonlocal picks
+            picks += 1
+            return pick(*args, **more)
+
+        async def slow(play_: Play) -> None:
+            if play_.leg == "decode":
+                await play_.hdr()
+                await play_.tokens(2, every=0.5)
+                await play_.finish(2)
+            else:
+                await good(play_)
+
+        core.pick = counted  # type: ignore[method-assign]  # listen in
+        world.script(slow)
+        async with trio.open_nursery() as nursery:
+            for _ in range(200):
+                nursery.start_soon(world.post, ASK)
+        assert picks < 200 * 20
+
+    config = fleet_config(
+        decode=2,
+        prefill_concurrency=2,
+        decode_concurrency=2,
+        max_connections=1000,
+        engine={"kv_lease_s": 500.0},
+    )
+    play(body, config)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="errands use the connections that were reckoned for admitted requests: a decoder that "
+    "leaves its body open after [DONE] holds one for a second",
+)
+def test_an_admitted_request_always_finds_a_connection() -> None:
+    async def body(world: World) -> None:
+        async def open_end(play_: Play) -> None:
+            if play_.leg != "decode":
+                await good(play_)
+                return
+            await play_.hdr()
+            await play_.tokens(4)
+            await play_.usage(4)
+            await play_.event(b"[DONE]")
+            await play_.hang()
+
+        world.script(open_end)
+        for _ in range(3):
+            assert (await world.post(ASK)).status == 200
+
+    play(body, fleet_config(max_connections=1, engine={"pool_timeout_s": 0.5}))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="only who asks for the tokens of orphans clears away those that are over"
+)
+def test_orphans_that_nobody_asks_about_do_not_pile_up() -> None:
+    async def body(world: World) -> None:
+        async def strands(play_: Play) -> None:
+            if play_.leg == "release":
+                await play_.status(503, b"{}")
+            elif play_.leg == "decode":
+                await play_.status(400, b"{}")
+            else:
+                await good(play_)
+
+        world.script(strands)
+        for _ in range(300):
+            await world.post(ASK)
+            await trio.sleep(1.0)
+        orphans = world.router.core.orphans._by_engine["p0"]
+        assert world.router.telemetry.totals().kv_orphaned > 100
+        assert len(orphans) < 50, "leases are 3 s long"
+
+    play(body, fleet_config(engine={"kv_lease_s": 3.0}), lease=3.0)
