@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import sys
@@ -16,7 +17,7 @@ from chaos_clients import Ask, Visitor, draw_connections
 from chaos_engines import ChaosFleet
 from chaos_plan import Plan, draw_plan
 from trio._core import _run as trio_run  # the seed of the scheduler has no public name
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from narwhal.app import open_router
 from narwhal.net import ByteStream, MemoryNetwork, Server
@@ -175,6 +176,7 @@ class ChaosWorld(World):
             name = self.rng.choice(sorted(self.stubs.engines))
             self.kill(name)
             await trio.sleep(self.rng.choice((0.01, 0.1, 2.0)))
+            await wait_all_tasks_blocked()  # the process is gone, and its port is free
             await self.start_engine(name)
 
     async def end(self) -> None:
@@ -211,6 +213,7 @@ class ChaosWorld(World):
         self.callers = draw_callers(self.plan)
         with trio.fail_after(3000):
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.scrape)
                 nursery.start_soon(self.deaths)
                 nursery.start_soon(self.end)
                 for connection in connections:
@@ -218,6 +221,18 @@ class ChaosWorld(World):
                 for caller in self.callers:
                     nursery.start_soon(caller.call, self.router)
         over.set()
+
+    async def scrape(self) -> None:
+        """Somebody looks at the pages all the while; they are right at any moment."""
+        for _ in range(10):
+            await trio.sleep(self.rng.random())
+            telemetry = self.router.telemetry
+            live = self.router.live_state()
+            assert 0 <= live.retained <= self.router.core.retained_limit
+            assert 0 <= live.waiting <= self.config.serving.queue_capacity
+            state = json.loads(telemetry.state(trio.current_time()))
+            assert {e["iid"] for e in state["engines"]} == set(self.stubs.engines)
+            assert b"narwhal_requests_in_flight" in telemetry.metrics.render()
 
     def listen_in(self) -> None:
         """Have rows, credits and abandoned handoffs recorded as they come."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from chaos_callers import Caller
@@ -194,6 +195,9 @@ def check_row(world: ChaosWorld, row: Any) -> None:
         row.terminal is Terminal.CANCELLED
     ), name
     assert AttemptResult.COMPLETED not in failures[:-1]
+    if row.limit is Limit.REQUEST and not world.plan.drift:
+        ended_in_backoff = failures[-1:] == [AttemptResult.FAILED]
+        assert not ended_in_backoff, f"{name}: a retry was scheduled that could not be in time"
 
 
 def check_attempt(world: ChaosWorld, row: Any, attempt: Any) -> None:
@@ -207,6 +211,8 @@ def check_attempt(world: ChaosWorld, row: Any, attempt: Any) -> None:
         cap = serving.handoff_timeout_s or math.inf
         bound = min(cap, attempt.prefill_s + engine.kv_lease_s)
         assert attempt.handoff_age_s <= bound + slack
+    if world.plan.peaceful and attempt.phase is Phase.PREFILL:
+        assert attempt.code != "engine_closed", "a connection that died idle was not replaced"
     if attempt.failure is FailureClass.LOCAL and attempt.limit is Limit.POOL:
         assert attempt is row.attempts[-1], "a wait for our own connections was retried"
 
@@ -318,9 +324,38 @@ def check_metrics(world: ChaosWorld) -> None:
     assert value("retries_total") == sum(max(len(row.attempts) - 1, 0) for row in rows)
     tokens = sum(row.completion_tokens for row in rows)
     assert value("tokens_total", kind="completion") == tokens
+    offers = value("offers_total") - value("unsized_offers_total")
+    assert sum(bool(row.attempts) for row in rows) <= offers <= len(rows)
+    statuses = Counter((row.route, _kind(row.status)) for row in rows)
+    for (route, kind), count in statuses.items():
+        endpoint = {"endpoint": str(route), "class": kind}
+        assert value("http_responses_total", **endpoint) == count
     seconds = sum(value("phase_seconds_total", phase=str(phase)) for phase in Phase)
     assert math.isclose(seconds, sum(row.request_s for row in rows), abs_tol=1e-3)
     assert value("requests_in_flight") == 0
+    check_blame(world, value)
     totals = world.router.telemetry.totals()
     assert value("kv_orphaned_total") == totals.kv_orphaned
     assert value("kv_released_total") == totals.kv_released
+
+
+def _kind(status: int | None) -> str:
+    return "none" if status is None or status == 499 else f"{status // 100}xx"
+
+
+def check_blame(world: ChaosWorld, value: Callable[..., float]) -> None:
+    """Engines are blamed for the legs that they failed, and for no others."""
+    blamed: Counter[tuple[str, FailureClass]] = Counter()
+    for row in world.rows:
+        for attempt in row.attempts:
+            if attempt.engine is not None and attempt.failure is not FailureClass.LOCAL:
+                blamed[attempt.engine, attempt.failure] += 1
+    counting = 0.0
+    for iid in world.stubs.engines:
+        for failure in FailureClass:
+            labels = {"engine": iid, "class": str(failure)}
+            more = value("engine_failures_total", **labels) - blamed[iid, failure]
+            assert more >= 0, f"{iid} was not blamed for {failure}"
+            assert not more or failure is not FailureClass.LOCAL
+            counting += more
+    assert counting <= sum(row.tokenize_fallback for row in world.rows)

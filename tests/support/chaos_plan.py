@@ -48,6 +48,11 @@ class Plan:
     grace: float
 
     @property
+    def peaceful(self) -> bool:
+        """Whether engines do nothing worse than to close idle connections when they like."""
+        return not (self.faults or self.connect_faults or self.deaths)
+
+    @property
     def slack(self) -> float:
         """By how much times may be off because steps take time."""
         return 1e-6 + 40 * self.drift
