@@ -597,10 +597,6 @@ def test_a_server_with_some_of_the_extensions_loses_no_output(offered: tuple[str
     play(body)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="every place that comes free, and every leg that comes, asks all waiting legs to choose",
-)
 def test_legs_that_wait_for_places_cost_no_more_the_more_they_are() -> None:
     async def body(world: World) -> None:
         core = world.router.core
@@ -636,11 +632,6 @@ def test_legs_that_wait_for_places_cost_no_more_the_more_they_are() -> None:
     play(body, config)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="errands use the connections that were reckoned for admitted requests: a decoder that "
-    "leaves its body open after [DONE] holds one for a second",
-)
 def test_an_admitted_request_always_finds_a_connection() -> None:
     async def body(world: World) -> None:
         async def open_end(play_: Play) -> None:
@@ -660,9 +651,6 @@ def test_an_admitted_request_always_finds_a_connection() -> None:
     play(body, fleet_config(max_connections=1, engine={"pool_timeout_s": 0.5}))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="only who asks for the tokens of orphans clears away those that are over"
-)
 def test_orphans_that_nobody_asks_about_do_not_pile_up() -> None:
     async def body(world: World) -> None:
         async def strands(play_: Play) -> None:

@@ -42,8 +42,8 @@ def test_a_second_release_is_a_defect_and_changes_nothing() -> None:
 
 def test_orphans_count_until_their_leases_end() -> None:
     orphans = Orphans()
-    orphans.add("a", 100, until=30.0)
-    orphans.add("a", 50, until=20.0)
+    orphans.add("a", 100, until=30.0, now=0.0)
+    orphans.add("a", 50, until=20.0, now=0.0)
     assert [orphans.tokens("a", now) for now in (0.0, 19.9, 20.0, 29.9, 30.0)] == [
         150,
         150,
@@ -56,6 +56,6 @@ def test_orphans_count_until_their_leases_end() -> None:
 
 def test_a_restarted_engine_pins_nothing() -> None:
     orphans = Orphans()
-    orphans.add("a", 100, until=30.0)
+    orphans.add("a", 100, until=30.0, now=0.0)
     orphans.forget("a")
     assert orphans.tokens("a", 1.0) == 0

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
@@ -146,7 +147,9 @@ def test_places_never_exceed_the_limit_and_all_come_back(
         async def leg() -> None:
             await trio.sleep(rng.uniform(0, 2))
             with trio.move_on_after(rng.choice([0.3, 1e9])):
-                with await desk.take(picker(rng.choice(["a", "b", "ab"])), 10) as place:
+                with await desk.take(
+                    picker(wanted := rng.choice(["a", "b", "ab"])), 10, key=wanted
+                ) as place:
                     assert ledger.residents(place.iid, Phase.DECODE) <= per_engine
                     await trio.sleep(rng.uniform(0, 2))
 
@@ -169,10 +172,10 @@ def test_a_leg_need_not_stand_behind_those_who_want_another_engine() -> None:
 
         held = await desk.take(only("a"), 1)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(desk.take, only("a"), 1)
+            nursery.start_soon(partial(desk.take, only("a"), 1, key="a"))
             await wait_all_tasks_blocked()
             with trio.fail_after(1):
-                (await desk.take(only("b"), 1)).release()
+                (await desk.take(only("b"), 1, key="b")).release()
             held.release()
 
     run(main)

@@ -40,7 +40,8 @@ class Ledger:
     PHASES = (Phase.PREFILL, Phase.DECODE)
 
     def __init__(self, iids: Iterable[str]) -> None:
-        self._residents = {(iid, phase): 0 for iid in iids for phase in self.PHASES}
+        self.iids = tuple(iids)
+        self._residents = {(iid, phase): 0 for iid in self.iids for phase in self.PHASES}
         self._tokens = dict.fromkeys(self._residents, 0)
 
     def reserve(self, iid: str, phase: Phase, tokens: int) -> Reservation:

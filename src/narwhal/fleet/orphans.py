@@ -15,20 +15,20 @@ class Orphans:
     def __init__(self) -> None:
         self._by_engine: dict[str, deque[tuple[float, int]]] = {}
 
-    def add(self, iid: str, tokens: int, until: float) -> None:
+    def add(self, iid: str, tokens: int, *, until: float, now: float) -> None:
         """Record `tokens` tokens pinned on `iid` until the monotonic time `until`."""
-        held = self._by_engine.setdefault(iid, deque())
-        held.append((until, tokens))
+        self._live(iid, now).append((until, tokens))
 
     def tokens(self, iid: str, now: float) -> int:
         """Orphaned tokens that `iid` still pins at `now`."""
-        held = self._by_engine.get(iid)
-        if not held:
-            return 0
+        return sum(tokens for _, tokens in self._live(iid, now))
+
+    def _live(self, iid: str, now: float) -> deque[tuple[float, int]]:
+        """What is left on `iid` at `now`; the rest is forgotten."""
         # Leases are equally long, but a retried prefill may answer late: look at each.
-        live = deque(entry for entry in held if entry[0] > now)
-        self._by_engine[iid] = live
-        return sum(tokens for _, tokens in live)
+        held = self._by_engine.get(iid, ())
+        live = self._by_engine[iid] = deque(entry for entry in held if entry[0] > now)
+        return live
 
     def forget(self, iid: str) -> None:
         """The engine restarted: its memory, orphans included, is gone."""

@@ -130,6 +130,7 @@ class Core:
         return await self.desks[phase].take(
             lambda: self.pick(phase, exclude),
             life.prompt_tokens,
+            key=frozenset(exclude),
             again_at=lambda: self.trust.changes_at(self._fit[phase], phase, trio.current_time()),
         )
 
@@ -140,7 +141,7 @@ class Core:
         def pick() -> Choice | None:
             return Choice(iid, Why.ONLY) if desk.free(iid) > 0 else None
 
-        return await desk.take(pick, life.prompt_tokens)
+        return await desk.take(pick, life.prompt_tokens, key=iid)
 
     def out_of_connections(self, iid: str) -> bool:
         """Whether a leg to `iid` that was not sent was waiting for the router itself."""

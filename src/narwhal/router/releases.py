@@ -75,5 +75,6 @@ class Releases:
         return False
 
     def _orphan(self, held: HeldHandoff, *, release_failed: bool) -> None:
-        self._core.orphans.add(held.producer, held.tokens, held.lease_ends)
+        now = trio.current_time()
+        self._core.orphans.add(held.producer, held.tokens, until=held.lease_ends, now=now)
         self._core.telemetry.kv_orphaned(release_failed=release_failed)

@@ -52,11 +52,12 @@ class Place:
 
 
 class _Waiter:
-    __slots__ = ("pick", "place", "tokens", "woken")
+    __slots__ = ("key", "pick", "place", "tokens", "woken")
 
-    def __init__(self, pick: Pick, tokens: int) -> None:
+    def __init__(self, pick: Pick, tokens: int, key: object) -> None:
         self.pick = pick
         self.tokens = tokens
+        self.key = key
         self.place: Place | None = None
         self.woken = trio.Event()
 
@@ -94,9 +95,16 @@ class SeatDesk:
         return Place(self, choice, self._ledger.reserve(choice.iid, self.phase, tokens))
 
     async def take(
-        self, pick: Pick, tokens: int, *, again_at: Callable[[], float] = lambda: inf
+        self,
+        pick: Pick,
+        tokens: int,
+        *,
+        key: object = None,
+        again_at: Callable[[], float] = lambda: inf,
     ) -> Place:
         """As `take_nowait`, and wait in line if there is none free.
+
+        Legs with the same `key` choose alike: where one finds nothing, the others need not ask.
 
         `pick` is called again, synchronously, whenever a place comes free, and at the times that
         `again_at` gives: when it may choose differently for other reasons. A cancel leaves the
@@ -105,7 +113,7 @@ class SeatDesk:
         """
         if not self._waiters and (place := self.take_nowait(pick, tokens)) is not None:
             return place
-        waiter = _Waiter(pick, tokens)
+        waiter = _Waiter(pick, tokens, key)
         self._waiters[waiter] = None
         # Others may wait for engines that this leg does not want: it need not stand behind them.
         self.serve_waiters()
@@ -125,9 +133,19 @@ class SeatDesk:
 
     def serve_waiters(self) -> None:
         """Give free places to waiting legs, the longest waiting first."""
+        in_vain: set[object] = set()
         for waiter in list(self._waiters):
+            if waiter.key in in_vain:
+                continue
+            if not self._any_free():
+                return
             place = self.take_nowait(waiter.pick, waiter.tokens)
-            if place is not None:
+            if place is None:
+                in_vain.add(waiter.key)
+            else:
                 del self._waiters[waiter]
                 waiter.place = place
                 waiter.woken.set()
+
+    def _any_free(self) -> bool:
+        return any(self.free(iid) > 0 for iid in self._ledger.iids)

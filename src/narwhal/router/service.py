@@ -15,6 +15,7 @@ from narwhal.model import ConfigError
 from narwhal.model.version import __version__
 from narwhal.net import ConnectionPool, connect_tcp
 from narwhal.router.core import Core
+from narwhal.router.errands import MOST_AT_ONCE
 from narwhal.router.journal import JournalWriter
 from narwhal.router.life import RequestLife
 from narwhal.router.stream import Call
@@ -264,7 +265,8 @@ def _clients(
         )
         most = config.serving.max_connections
         pools = EnginePools(
-            data=pool(limit=most),
+            # Errands have connections of their own, so that no admitted request ever waits.
+            data=pool(limit=most + MOST_AT_ONCE),
             counting=pool(limit=min(most, _COUNTING_CONNECTIONS)),
             control=pool(limit=-(-config.control_connections // len(config.engines))),
         )
