@@ -145,9 +145,12 @@ class ChaosWorld(World):
     def __init__(self, plan: Plan, nursery: trio.Nursery) -> None:
         super().__init__(plan.config, nursery, plan.config.engine.kv_lease_s)
         self.plan = plan
-        self.network = MemoryNetwork(buffer_bytes=plan.buffer_bytes)
-        self.stubs = ChaosFleet(plan, self.network)
         self.rng = random.Random(f"world {plan.seed}")
+        self.network = MemoryNetwork(
+            buffer_bytes=plan.buffer_bytes,
+            latency=lambda host, port: self.rng.random() * plan.latency,
+        )
+        self.stubs = ChaosFleet(plan, self.network)
         serving = plan.config.serving
         self.credits = RecordingCredits(serving.retry_budget, serving.retry_replenish)
         self.asks: list[Ask] = []

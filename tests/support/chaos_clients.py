@@ -176,10 +176,29 @@ def draw_connections(plan: Plan) -> list[Connection]:
 
 
 def draw_ask(rng: random.Random, name: str, *, rude: float) -> Ask:
-    chat = rng.random() < 0.4
-    path = "/v1/chat/completions" if chat else "/v1/completions"
-    stream = rng.random() < 0.6
+    chat, stream = rng.random() < 0.4, rng.random() < 0.6
     usage = stream and rng.random() < 0.4
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    body = _draw_body(rng, name, chat=chat, stream=stream, usage=usage)
+    good, headers, raw = True, b"content-type: application/json\r\n", b""
+    if rng.random() < rude * 0.3:
+        good, path, headers, raw = _spoil(rng, body, path)
+    raw = raw or json.dumps(body).encode()
+    headers, raw = _frame(rng, headers, raw)
+    for rarely, header in ((0.1, b"expect: 100-continue\r\n"), (0.05, b"connection: close\r\n")):
+        if rng.random() < rarely:
+            headers += header
+    head = b"POST %b HTTP/1.1\r\nhost: r\r\nx-request-id: %b\r\n%b\r\n"
+    head %= (path.encode(), name.encode(), headers)
+    ask = Ask(name, path, head + raw, len(head), stream, chat, usage, good)
+    if rng.random() < rude * 0.3:
+        ask.pieces, ask.pause = rng.choice(((2, 0.3), (10, 0.02), (3, 2.0)))
+    return ask
+
+
+def _draw_body(
+    rng: random.Random, name: str, *, chat: bool, stream: bool, usage: bool
+) -> dict[str, Any]:
     body: dict[str, Any] = {"model": "m", "user": name}
     if chat:
         body["messages"] = [{"role": "user", "content": "hi" * rng.choice((1, 50))}]
@@ -192,25 +211,17 @@ def draw_ask(rng: random.Random, name: str, *, rude: float) -> Ask:
     field = rng.choice(("max_tokens", "max_completion_tokens" if chat else "max_tokens", None))
     if field:
         body[field] = rng.choice((1, 2, 5, 20, 80))
-    good, headers, raw = True, b"content-type: application/json\r\n", b""
-    if rng.random() < rude * 0.3:
-        good, path, headers, raw = _spoil(rng, body, path)
-    raw = raw or json.dumps(body).encode()
+    return body
+
+
+def _frame(rng: random.Random, headers: bytes, raw: bytes) -> tuple[bytes, bytes]:
+    """Headers that say how long the body is, unless they do already, and the body."""
     if b"content-length" in headers:
-        pass
-    elif rng.random() < 0.1:
-        headers += b"transfer-encoding: chunked\r\n"
-        raw = b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in _pieces(raw, 100)) + b"0\r\n\r\n"
-    else:
-        headers += b"content-length: %d\r\n" % len(raw)
+        return headers, raw
     if rng.random() < 0.1:
-        headers += b"expect: 100-continue\r\n"
-    head = b"POST %b HTTP/1.1\r\nhost: r\r\nx-request-id: %b\r\n%b\r\n"
-    head %= (path.encode(), name.encode(), headers)
-    ask = Ask(name, path, head + raw, len(head), stream, chat, usage, good)
-    if rng.random() < rude * 0.3:
-        ask.pieces, ask.pause = rng.choice(((2, 0.3), (10, 0.02), (3, 2.0)))
-    return ask
+        chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in _pieces(raw, 100)]
+        return headers + b"transfer-encoding: chunked\r\n", b"".join(chunks) + b"0\r\n\r\n"
+    return headers + b"content-length: %d\r\n" % len(raw), raw
 
 
 def _spoil(rng: random.Random, body: dict[str, Any], path: str) -> tuple[bool, str, bytes, bytes]:

@@ -23,6 +23,8 @@ class Plan:
     seed: int
     config: FleetConfig
     buffer_bytes: int
+    latency: float
+    """The longest one-way delay of a connection."""
     requests: int
     span: float
     """Requests arrive within this time."""
@@ -54,8 +56,8 @@ class Plan:
 
     @property
     def slack(self) -> float:
-        """By how much times may be off because steps take time."""
-        return 1e-6 + 40 * self.drift
+        """By how much times may be off because steps take time, and so do bytes."""
+        return 1e-6 + 40 * self.drift + 4 * self.latency
 
 
 def draw_plan(seed: int) -> Plan:
@@ -64,9 +66,10 @@ def draw_plan(seed: int) -> Plan:
         seed=seed,
         config=draw_config(rng),
         buffer_bytes=rng.choice((600, 4096, 65536, 65536)),
+        latency=rng.choice((0.0, 0.0, 0.001, 0.03)),
         requests=rng.randint(20, 60),
         span=rng.choice((0.0, 0.5, 3.0, 10.0)),
-        faults=rng.choice((0.0, 0.1, 0.3, 0.6)),
+        faults=rng.choice((0.0, 0.1, 0.3, 0.5)),
         rudeness=rng.choice((0.0, 0.2, 0.6)),
         slow=rng.choice((0.0, 0.1, 1.0)),
         drift=rng.choice((0.0, 1e-6, 1e-4, 5e-3)),
@@ -98,10 +101,10 @@ def draw_config(rng: random.Random) -> FleetConfig:
         "max_connections": rng.choice((1, 3, 20, 50, 100)),
         "prefill_concurrency": rng.choice((0, 0, 1, 2, 8)),
         "decode_concurrency": rng.choice((0, 0, 1, 2, 8)),
-        "max_attempts": rng.choice((1, 1, 2, 3)),
+        "max_attempts": rng.choice((1, 2, 3, 3)),
         "retry_base_s": rng.choice((0.0, 0.05, 0.1)),
         "retry_cap_s": rng.choice((0.1, 1.0)),
-        "retry_budget": rng.choice((0, 1, 3, 10, 50)),
+        "retry_budget": rng.choice((0, 3, 10, 50, 50)),
         "retry_replenish": rng.choice((0.0, 0.1, 1.0)),
         "request_timeout_s": rng.choice((0.5, 2.0, 5.0, 20.0)),
         "prefill_timeout_s": rng.choice((0.3, 1.0, 5.0, 120.0)),
@@ -124,7 +127,7 @@ def draw_config(rng: random.Random) -> FleetConfig:
         "tokenize": rng.random() < 0.7,
         "tokenize_timeout_s": rng.choice((0.05, 0.5, 2.0)),
         "first_token_timeout_s": rng.choice((0.2, 1.0, 2.5)),
-        "decode_read_timeout_s": rng.choice((0, 0.3, 2.0, 60.0)),
+        "decode_read_timeout_s": rng.choice((0, 0.3, 0.3, 2.0)),
         "pool_timeout_s": rng.choice((0.1, 5.0)),
         "connect_timeout_s": rng.choice((0.1, 1.0, 10.0)),
         "kv_lease_s": lease,
