@@ -315,6 +315,46 @@ def test_draining_does_not_wait_for_room() -> None:
     in_world(slow, body, options=ServerOptions(max_connections=1))
 
 
+class Counting(Listener):
+    """A listener that counts the times it was waited for."""
+
+    def __init__(self, inner: Listener) -> None:
+        self.inner = inner
+        self.address = inner.address
+        self.waits = 0
+
+    async def accept(self) -> ByteStream:
+        stream = await self.inner.accept()
+        self.waits += 1
+        return stream
+
+    def accept_nowait(self) -> ByteStream | None:
+        return self.inner.accept_nowait()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.mark.parametrize(("room", "waits"), [(1000, 2), (5, 1)])
+def test_a_burst_is_let_in_together_and_no_more_than_fit(room: int, waits: int) -> None:
+    async def main() -> None:
+        network = MemoryNetwork()
+        inner = network.listen(HOST, PORT)
+        listener = Counting(inner)
+        clients = [await network.connect(HOST, PORT) for _ in range(100)]
+        server = Server(slow, options=ServerOptions(max_connections=room))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve, [listener])
+            await wait_all_tasks_blocked()
+            assert server.connections == min(room, len(clients))
+            assert listener.waits == waits
+            for client in clients:
+                client.close()
+            assert await server.drain(10)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
 class Flaky(Listener):
     """A listener whose first accepts fail."""
 

@@ -206,6 +206,25 @@ async def with_script(
     listener.close()
 
 
+def test_connections_that_wait_already_are_taken_without_waiting() -> None:
+    async def main() -> None:
+        (listener,) = await open_listeners("127.0.0.1", 0)
+        assert listener.accept_nowait() is None
+        clients = [await connect_tcp(*listener.address) for _ in range(3)]
+        taken = [await listener.accept(), listener.accept_nowait(), listener.accept_nowait()]
+        assert listener.accept_nowait() is None
+        for client, stream in zip(clients, taken, strict=True):
+            assert stream is not None
+            await client.send_all(b"x")
+            assert await stream.receive_some(10) == b"x"
+            client.close()
+            stream.close()
+        listener.close()
+        assert listener.accept_nowait() is None
+
+    trio.run(main)
+
+
 def test_an_early_answer_survives_the_broken_pipe() -> None:
     """The server closes with most of the request unread, which resets the connection."""
 

@@ -143,8 +143,15 @@ class Exchange:
         while not reader.body:
             if reader.complete:
                 return b""
-            if not await self._receive():
+            if not self._holding:
                 raise self._lost()
+            try:
+                data = await self._stream.receive_some()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                raise self._lost() from None
+            if not data:
+                raise self._lost()
+            self._feed(data)
         return reader.take()
 
     def read_nowait(self) -> bytes | None:

@@ -208,11 +208,16 @@ class MemoryListener(Listener):
     async def accept(self) -> MemoryStream:  # noqa: D102
         await checkpoint()
         while not self._closed:
-            if self._queue:
-                self._room.unpark()
-                return self._queue.popleft()
+            if (stream := self.accept_nowait()) is not None:
+                return stream
             await self._lot.park()
         raise trio.ClosedResourceError("the listener was closed")
+
+    def accept_nowait(self) -> MemoryStream | None:  # noqa: D102
+        if not self._queue:
+            return None
+        self._room.unpark()
+        return self._queue.popleft()
 
     def close(self) -> None:  # noqa: D102
         if self._closed:

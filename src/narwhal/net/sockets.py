@@ -166,20 +166,36 @@ class RawListener(Listener):
                 raise trio.ClosedResourceError("the listener was closed")
             await wait_readable(self._fd)
             try:
-                sock, peer = self._sock.accept()
-            except BlockingIOError:
-                continue
+                stream = self._accept()
             except OSError as error:
                 if self._fd < 0:
                     raise trio.ClosedResourceError("the listener was closed") from error
-                if error.errno in CONNECTION_GONE_ERRNOS:
-                    continue
                 raise
-            try:
-                _tune(sock)
-                return RawStream(sock, peer)
-            except OSError:  # reset between accept and here
-                sock.close()
+            if stream is not None:
+                return stream
+
+    def accept_nowait(self) -> RawStream | None:  # noqa: D102
+        try:
+            return self._accept()
+        except OSError:
+            return None  # `accept` will meet it again, and say so
+
+    def _accept(self) -> RawStream | None:
+        """A connection; `None` if none waits, or the one that did is gone."""
+        try:
+            sock, peer = self._sock.accept()
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in CONNECTION_GONE_ERRNOS:
+                return None
+            raise
+        try:
+            _tune(sock)
+            return RawStream(sock, peer)
+        except OSError:  # reset between accept and here
+            sock.close()
+            return None
 
     def close(self) -> None:  # noqa: D102
         if self._fd < 0:

@@ -101,6 +101,13 @@ class Listener(ABC):
         descriptors or memory; such a listener can be tried again later.
         """
 
+    def accept_nowait(self) -> ByteStream | None:
+        """Return a connection that is waiting already, or `None`; raises nothing.
+
+        A listener need not be able to: `accept` finds whatever this one does not.
+        """
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Stop listening. Idempotent; wakes a task in `accept`."""
