@@ -185,6 +185,7 @@ class DecodeRun:
         read, feed, write_nowait = leg.read, sink.feed, life.reply.write_nowait
         gap_s = self.core.config.engine.decode_read_timeout_s or inf
         heard = current_time()
+        tell_at = life.tokens_told + 2 * _TOKENS_AT_ONCE
         while True:
             outrun = False
             with trio.CancelScope(deadline=heard + gap_s):
@@ -198,8 +199,9 @@ class DecodeRun:
                         return out
                     if out:
                         outrun = not write_nowait(out)
-                        if sink.tokens >= life.tokens_told + 2 * _TOKENS_AT_ONCE:
+                        if sink.tokens >= tell_at:
                             life.count_tokens(sink.tokens - _TOKENS_AT_ONCE)
+                            tell_at = sink.tokens + _TOKENS_AT_ONCE
             if outrun:
                 await life.reply.flush()
                 heard = current_time()
