@@ -672,11 +672,6 @@ def test_orphans_that_nobody_asks_about_do_not_pile_up() -> None:
     play(body, fleet_config(engine={"kv_lease_s": 3.0}), lease=3.0)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="an errand's exception ends the nursery of all errands, and with it the router: every "
-    "request that is being served pays for it",
-)
 def test_an_errand_that_fails_as_nobody_foresaw_is_logged_and_no_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

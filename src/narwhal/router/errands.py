@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import trio
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+logger = logging.getLogger("narwhal.router.errands")
 
 # What an errand may take: enough for any engine that is alive, and within the second in which
 # the process has to exit after the grace of a shutdown.
@@ -38,7 +41,8 @@ class Errands:
     def start_nowait(self, errand: Callable[[], Awaitable[None]]) -> bool:
         """Start an errand; False, and nothing started, if there are too many or it is the end.
 
-        The errand handles its own failures, and is told of its bound by a cancel.
+        The errand handles its own failures, and is told of its bound by a cancel. What it did
+        not foresee is logged: no request that is being served may pay for an errand's defect.
         """
         if self._nursery is None or self.running >= MOST_AT_ONCE:
             return False
@@ -50,6 +54,8 @@ class Errands:
         try:
             with trio.move_on_after(ERRAND_BOUND_S):
                 await errand()
+        except Exception:
+            logger.exception("an errand failed")
         finally:
             self.running -= 1
             if not self.running and self._idle is not None:
