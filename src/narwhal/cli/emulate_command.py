@@ -72,8 +72,8 @@ class _FaultText(click.ParamType[Fault]):
 @click.option(
     "--base-port",
     required=True,
-    type=click.IntRange(1, _LAST_PORT),
-    help="Port of the first engine; the others follow it.",
+    type=click.IntRange(0, _LAST_PORT),
+    help="Port of the first engine; the others follow it. 0: a free port for each.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -203,7 +203,8 @@ async def _serve(
 ) -> None:
     listeners: list[list[RawListener]] = []
     try:
-        for port in range(base_port, base_port + len(settings)):
+        for number in range(len(settings)):
+            port = base_port and base_port + number
             own = await open_listeners(host, port)
             listeners.append(own)
     except OSError as error:
