@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -40,6 +41,7 @@ def check(world: ChaosWorld) -> None:
     totals = world.router.telemetry.totals()
     assert sum(totals.terminals.values()) == totals.received == len(world.rows)
     check_legs(world, rows)
+    check_places(world, rows)
     check_handoffs(world)
     check_credits(world)
     check_metrics(world)
@@ -222,6 +224,9 @@ def check_legs(world: ChaosWorld, rows: dict[str, Any]) -> None:
     slack = world.plan.slack
     for leg in world.stubs.played:
         if leg.leg not in ("prefill", "decode", "whole"):
+            limits = {"release": GRACE, "tokenize": world.config.engine.tokenize_timeout_s}
+            lasted = (math.inf if leg.ended_at is None else leg.ended_at) - leg.at
+            assert lasted <= limits[leg.leg] + CLOSED_WITHIN + slack, f"{leg}: {lasted:.3f} s"
             continue
         row = rows[leg.request]
         end = row.arrival + row.request_s
@@ -232,6 +237,28 @@ def check_legs(world: ChaosWorld, rows: dict[str, Any]) -> None:
         late = leg.ended_at - end - bound
         assert late <= CLOSED_WITHIN + slack, f"{leg}: open {late:.3f} s after its request"
         assert leg.attempt <= len(row.attempts)
+
+
+def check_places(world: ChaosWorld, rows: dict[str, Any]) -> None:
+    """No engine ever had more legs of a phase than it has places."""
+    serving, plan = world.config.serving, world.plan
+    if plan.drift or plan.latency:
+        return  # an engine sees later than the router that a leg is over
+    places = {
+        ("prefill",): serving.prefill_concurrency,
+        ("decode", "whole"): serving.decode_concurrency,
+    }
+    for kinds, most in places.items():
+        for iid in world.stubs.engines if most else ():
+            legs = [leg for leg in world.stubs.played if leg.leg in kinds and leg.engine == iid]
+            changes = []
+            for leg in legs:
+                row = rows[leg.request]
+                assert leg.ended_at is not None
+                end = min(leg.ended_at, row.arrival + row.request_s) - 1e-6
+                changes += [(leg.at, 1), (end, -1)]
+            resident = itertools.accumulate(change for _, change in sorted(changes))
+            assert max(resident, default=0) <= most, f"{iid}: too many {kinds} legs at once"
 
 
 def check_handoffs(world: ChaosWorld) -> None:
