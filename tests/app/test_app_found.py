@@ -685,3 +685,31 @@ def test_an_errand_that_fails_as_nobody_foresaw_is_logged_and_no_more(
         assert "a defect" in caplog.text
 
     play(body)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="int() takes no more than 4300 digits; a server that passes such a header on makes it a "
+    "failure of the router",
+)
+def test_a_length_that_is_no_number_of_bytes_is_the_clients_fault() -> None:
+    async def body(world: World) -> None:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            await trio.sleep_forever()
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/completions",
+            "headers": [(b"content-length", b"9" * 5000)],
+        }
+        await world.router.app(scope, receive, send)
+        assert sent[0]["status"] == 413
+        assert world.row.terminal is Terminal.INVALID
+
+    play(body)
