@@ -687,11 +687,6 @@ def test_an_errand_that_fails_as_nobody_foresaw_is_logged_and_no_more(
     play(body)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="int() takes no more than 4300 digits; a server that passes such a header on makes it a "
-    "failure of the router",
-)
 def test_a_length_that_is_no_number_of_bytes_is_the_clients_fault() -> None:
     async def body(world: World) -> None:
         sent: list[Any] = []

@@ -74,10 +74,12 @@ class CompletionHandler:
     @staticmethod
     def _check_head(headers: dict[bytes, bytes], limit: int) -> None:
         """Refuse what the head alone shows to be hopeless, before waiting for a body."""
-        length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > limit:
+        length = headers.get(b"content-length", b"").lstrip(b"0")
+        # int() refuses thousands of digits, which not every server does.
+        if length.isdigit() and (len(length) > _MOST_DIGITS or int(length) > limit):
+            size = length.decode() if len(length) <= _MOST_DIGITS else "far too many"
             raise BodyTooLarge(
-                f"The request body has {int(length)} bytes, more than the {limit} allowed "
+                f"The request body has {size} bytes, more than the {limit} allowed "
                 "(serving.max_request_bytes)."
             )
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -86,6 +88,9 @@ class CompletionHandler:
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise InvalidRequest("The request body must not be compressed (content-encoding).")
 
+
+# Those of 2**63 - 1: more than any setting allows.
+_MOST_DIGITS = 19
 
 _WANTED = frozenset(
     {b"x-request-id", b"traceparent", b"content-length", b"content-type", b"content-encoding"}
