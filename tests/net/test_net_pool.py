@@ -29,7 +29,7 @@ from narwhal.model import (
     PoolExhausted,
     ResponseTooLarge,
 )
-from narwhal.net import ByteStream, ConnectionPool, Exchange, MemoryNetwork
+from narwhal.net import ByteStream, ConnectionPool, Exchange, Link, MemoryNetwork
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -491,7 +491,7 @@ def test_the_last_look_before_writing_can_call_it_off() -> None:
         assert await ask(pool) == b"ok"
         assert engine.accepted == 1
 
-    in_virtual_time(body, network=MemoryNetwork(latency=lambda host, port: 0.5))
+    in_virtual_time(body, network=MemoryNetwork(links=lambda host, port: Link(delay_s=0.5)))
 
 
 # Answers that come before the request is through
@@ -614,7 +614,7 @@ def test_a_connection_handed_over_may_turn_out_stale() -> None:
 
 
 def test_connecting_is_bounded_by_its_own_limit() -> None:
-    network = MemoryNetwork(latency=lambda host, port: float("inf"))
+    network = MemoryNetwork(links=lambda host, port: Link(delay_s=float("inf")))
 
     async def body(pool: ConnectionPool, engine: Engine) -> None:
         with pytest.raises(ConnectFailed, match="within 10 s") as caught:
@@ -626,7 +626,7 @@ def test_connecting_is_bounded_by_its_own_limit() -> None:
 
 
 def test_a_callers_deadline_is_not_taken_for_the_pools() -> None:
-    network = MemoryNetwork(latency=lambda host, port: float("inf"))
+    network = MemoryNetwork(links=lambda host, port: Link(delay_s=float("inf")))
 
     async def body(pool: ConnectionPool, engine: Engine) -> None:
         with trio.move_on_after(10) as scope:
@@ -671,7 +671,7 @@ def test_closing_the_pool_while_it_connects() -> None:
         await trio.sleep(0.5)
         pool.close()
 
-    in_virtual_time(body, network=MemoryNetwork(latency=lambda host, port: 0.5))
+    in_virtual_time(body, network=MemoryNetwork(links=lambda host, port: Link(delay_s=0.5)))
 
 
 def test_closing_the_pool_ends_idle_busy_and_waiting() -> None:
@@ -748,7 +748,7 @@ def test_no_cancel_at_any_step_costs_a_slot_or_mixes_answers(state: str, script:
     delay = 0.05 if state == "latency" else 0.0
     while caught:
         step += 1
-        network = MemoryNetwork(latency=lambda host, port: delay)
+        network = MemoryNetwork(links=lambda host, port: Link(delay_s=delay))
         in_virtual_time(body, script, network=network, limit=1)
     assert step > 1
 
@@ -804,7 +804,7 @@ def test_churn_leaves_nothing_behind() -> None:
             for _ in range(10):
                 nursery.start_soon(ask, pool)
 
-    network = MemoryNetwork(latency=lambda host, port: 0.01)
+    network = MemoryNetwork(links=lambda host, port: Link(delay_s=0.01))
     in_virtual_time(body, slow_parts, network=network, limit=10, pool_timeout=0.2)
 
 

@@ -14,6 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from narwhal.net import (
     ByteStream,
+    Link,
     Listener,
     MemoryNetwork,
     RawStream,
@@ -316,7 +317,7 @@ def test_memory_backlog_makes_connect_wait_and_closing_refuses_the_waiting() -> 
 
 def test_memory_latency_delays_handshake_bytes_and_resets() -> None:
     async def main() -> None:
-        network = MemoryNetwork(latency=lambda host, port: 0.25)
+        network = MemoryNetwork(links=lambda host, port: Link(delay_s=0.25))
         listener = network.listen("n1", 1)
         client = await network.connect("n1", 1)
         assert trio.current_time() - start == pytest.approx(0.5)
@@ -339,7 +340,7 @@ def test_memory_latency_delays_handshake_bytes_and_resets() -> None:
 
 def test_memory_latency_may_drop_packets() -> None:
     async def main() -> None:
-        network = MemoryNetwork(latency=lambda host, port: float("inf"))
+        network = MemoryNetwork(links=lambda host, port: Link(delay_s=float("inf")))
         network.listen("n1", 1)
         with trio.move_on_after(3600) as scope:
             await network.connect("n1", 1)

@@ -20,7 +20,7 @@ from trio._core import _run as trio_run  # the seed of the scheduler has no publ
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from narwhal.app import open_router
-from narwhal.net import ByteStream, MemoryNetwork, Server
+from narwhal.net import ByteStream, Link, MemoryNetwork, Server
 from narwhal.retry import Credits
 
 from worlds import World
@@ -148,7 +148,7 @@ class ChaosWorld(World):
         self.rng = random.Random(f"world {plan.seed}")
         self.network = MemoryNetwork(
             buffer_bytes=plan.buffer_bytes,
-            latency=lambda host, port: self.rng.random() * plan.latency,
+            links=lambda host, port: Link(delay_s=self.rng.random() * plan.latency),
         )
         self.stubs = ChaosFleet(plan, self.network)
         serving = plan.config.serving

@@ -5,7 +5,8 @@ All I/O of the router goes through here, and all of it can be replaced: streams,
 """
 
 from narwhal.net.exchange import Exchange
-from narwhal.net.memory import MemoryListener, MemoryNetwork, MemoryStream
+from narwhal.net.memory import MemoryListener, MemoryNetwork
+from narwhal.net.pipes import Link, MemoryStream
 from narwhal.net.pool import ConnectionPool
 from narwhal.net.server import ASGIApp, Server, ServerOptions
 from narwhal.net.sockets import RawListener, RawStream, connect_tcp, open_listeners
@@ -19,6 +20,7 @@ __all__ = [
     "Connect",
     "ConnectionPool",
     "Exchange",
+    "Link",
     "Listener",
     "MemoryListener",
     "MemoryNetwork",
