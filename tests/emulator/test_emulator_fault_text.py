@@ -25,6 +25,7 @@ from narwhal.emulator.faults import FaultBook
         ("kv(remote_request_id)", Fault([f.Kv("remote_request_id")])),
         ("kv(remote_block_ids,[[1]])", Fault([f.Kv("remote_block_ids", [[1]])])),
         ("split(9);nodone;nofinish", Fault([f.Split(9), f.NoDone(), f.NoFinish()])),
+        ('tail("more");late(2)', Fault([f.Tail(b"more"), f.Late(2)])),
         ("health:status(500)*1", Fault([f.Status(500)], FaultPhase.HEALTH, count=1)),
         ("early;status(413)", Fault([f.Early(), f.Status(413)])),
     ],

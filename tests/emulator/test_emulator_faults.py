@@ -245,6 +245,16 @@ def test_done_without_a_finish_reason_and_the_reverse() -> None:
     stream("nodone", reverse)
 
 
+def test_what_comes_after_done() -> None:
+    def check(_world: World, answer: Answer, took: float) -> None:
+        assert answer.body.endswith(b"data: [DONE]\n\n: more\n\n")
+        assert answer.end == "complete"
+        at, _ = answer.reads[-1]
+        assert took - at == pytest.approx(2.5)
+
+    stream(r'tail(": more\n\n");late(2.5)', check)
+
+
 def test_no_usage() -> None:
     def check(_world: World, answer: Answer, _took: float) -> None:
         assert answer.done

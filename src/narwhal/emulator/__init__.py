@@ -22,7 +22,7 @@ from narwhal.emulator.faults import Fault, FaultPhase
 from narwhal.emulator.fleet import EmulatedFleet, Listen, serve_engine
 from narwhal.emulator.handoff import Fleet, Pull, Verdict
 from narwhal.emulator.settings import EngineSettings, TimeModel
-from narwhal.emulator.stats import Outcome, Seen, Stats
+from narwhal.emulator.stats import Outcome, Record, Seen, Stats
 from narwhal.emulator.tokens import detokenize, text_of, tokenize
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Outcome",
     "PrefillFinished",
     "Pull",
+    "Record",
     "Seen",
     "Sequence",
     "SequenceFinished",

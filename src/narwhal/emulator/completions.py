@@ -19,7 +19,6 @@ from narwhal.emulator.work import Work
 
 if TYPE_CHECKING:
     from narwhal.emulator.bodies import ChatBody, CompletionBody
-    from narwhal.emulator.core import Leg
     from narwhal.emulator.engine import EmulatedEngine
     from narwhal.emulator.exchange import Exchange
     from narwhal.emulator.reply import Reply
@@ -41,30 +40,33 @@ async def complete(engine: EmulatedEngine, route: Route, exchange: Exchange) -> 
         await answer_refusal(exchange, body)
         return
     leg = leg_of(body.kv_transfer_params, engine.settings)
-    with engine.stats.leg(leg) as record:
-        await _run(engine, exchange, body, leg, record)
+    name = exchange.headers.get("x-request-id", "")
+    with engine.stats.leg(leg, engine=engine.iid, request_id=name) as record:
+        if engine.stats.records is not None:
+            exchange.link.record = record
+        await _run(engine, exchange, body, record)
 
 
 async def _run(
     engine: EmulatedEngine,
     exchange: Exchange,
     body: CompletionBody | ChatBody,
-    leg: Leg,
     record: Record,
 ) -> None:
     said = prompt_directives(texts_of(body))
     if isinstance(said, Refusal):
         await _refuse(exchange, record, said)
         return
-    exchange.choose(engine.faults, FaultPhase.of(leg), said.fault)
+    exchange.choose(engine.faults, FaultPhase.of(record.leg), said.fault)
+    record.fault = exchange.fault
     checked = check(body, engine.settings, exchange.said.style or said.style or Style())
     if isinstance(checked, Rejected):
         if checked.descriptor is not None:
             engine.fleet.release(checked.descriptor, trio.current_time())
         await _refuse(exchange, record, checked.refusal)
         return
-    name = exchange.headers.get("x-request-id") or engine.new_id()
-    work = Work(engine, checked, name, exchange.fault)
+    work = Work(engine, checked, record.request_id or engine.new_id(), exchange.fault)
+    record.pull = work.pull
     try:
         reply: Reply
         if checked.stream:
@@ -75,6 +77,7 @@ async def _run(
         # No checkpoint since the last byte: a client that has it all cannot make this an abort.
         record.outcome = Outcome.DONE if reply.complete else Outcome.FAILED
     finally:
+        record.handle = work.handle
         work.close()
 
 

@@ -124,6 +124,13 @@ class EmulatedEngine:
         """Unix time, as far as this engine is concerned."""
         return self._epoch + trio.current_time()
 
+    def step_clock(self, seconds: float) -> None:
+        """Set its wall clock forward, or back: what it says of times jumps, what it does not.
+
+        When its process started was written down before and stays as it was.
+        """
+        self._epoch += seconds
+
     def new_id(self) -> str:
         """16 random hexadecimal digits, as vLLM numbers requests."""
         return f"{self._random.getrandbits(64):016x}"

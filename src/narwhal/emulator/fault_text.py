@@ -30,6 +30,8 @@ ACTIONS: dict[str, Callable[..., f.Action | tuple[f.Action, ...]]] = {
     "cut": f.Cut,
     "die": f.Die,
     "nodone": f.NoDone,
+    "tail": f.Tail,
+    "late": f.Late,
     "nofinish": f.NoFinish,
     "nousage": f.NoUsage,
     "nokv": f.NoKv,

@@ -21,6 +21,8 @@ nothing. The actions, in the text form that headers and prompt words use:
 `rst`                  reset it
 `die`                  end the engine process
 `nodone`, `nofinish`   leave out `[DONE]`, or the finish reason
+`tail(bytes)`          send these bytes after `[DONE]`
+`late(s)`              end the HTTP message of a stream s seconds after its last byte
 `nousage`              leave out the usage
 `nokv`                 answer a prefill without `kv_transfer_params`, and keep no KV cache
 `kv(name)`             leave one field out of `kv_transfer_params`
@@ -195,6 +197,20 @@ class Die(Action):
 @attrs.frozen
 class NoDone(Action):
     """The stream ends without `[DONE]`."""
+
+
+@attrs.frozen
+class Tail(Action):
+    """More bytes after the stream's `[DONE]`."""
+
+    data: bytes = attrs.field(converter=_to_bytes)
+
+
+@attrs.frozen
+class Late(Action):
+    """The stream's HTTP message ends some time after its last byte."""
+
+    seconds: float
 
 
 @attrs.frozen

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narwhal.emulator.faults import Fault
+    from narwhal.emulator.stats import Record
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -73,6 +74,8 @@ class Link:
         self.started = False
         self.over = False
         """The message is complete or the connection gone: nothing can be sent any more."""
+        self.record: Record | None = None
+        """Where what is sent is written down, if anywhere."""
         self._send = send
         self._fast: Callable[[bytes], Awaitable[None]] | None = extensions.get("narwhal.write")
         self._abort: Callable[..., None] | None = extensions.get("narwhal.abort")
@@ -80,6 +83,8 @@ class Link:
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         """Send status and headers, at the latest with the first write."""
         self.started = True
+        if self.record is not None:
+            self.record.status, self.record.answered = status, trio.current_time()
         await self._send(
             {
                 "type": "http.response.start",
@@ -90,6 +95,8 @@ class Link:
 
     async def write(self, data: bytes) -> None:
         """Send a part of the body; an empty one sends what is due of the head."""
+        if self.record is not None:
+            self.record.sent += data
         if self._fast is not None:
             await self._fast(data)
         else:
@@ -98,6 +105,8 @@ class Link:
     async def end(self, data: bytes = b"") -> None:
         """Send the last part of the body."""
         self.over = True
+        if self.record is not None:
+            self.record.sent += data
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     def abort(self, *, reset: bool = False) -> None:

@@ -12,7 +12,7 @@ import trio
 from narwhal.emulator.answers import whole_answer
 from narwhal.emulator.bodies import BUSY, FAILED, Refusal
 from narwhal.emulator.chunks import DONE, Chunks
-from narwhal.emulator.faults import NoDone, Pace
+from narwhal.emulator.faults import Late, NoDone, Pace, Tail
 from narwhal.emulator.link import Pen, pen_for
 
 if TYPE_CHECKING:
@@ -215,6 +215,10 @@ class StreamReply(Reply):
         pace: Pace | None = fault.find(Pace) if fault is not None else None
         self._pace = pace.seconds if pace is not None else 0.0
         self._done = fault is None or not fault.has(NoDone)
+        late: Late | None = fault.find(Late) if fault is not None else None
+        self._late = late.seconds if late is not None else 0.0
+        more: Tail | None = fault.find(Tail) if fault is not None else None
+        self._more = more.data if more is not None else b""
 
     async def tokens(self, count: int) -> None:
         """Send the next `count` tokens, an event and a write for each; 0: what precedes them."""
@@ -252,8 +256,10 @@ class StreamReply(Reply):
         if self.link.over:
             return
         tail = self._chunks.usage() + (DONE if self._done else b"")
-        await self.pen.write(tail)
+        await self.pen.write(tail + self._more)
         await self.pen.finish()
+        if self._late:
+            await trio.sleep(self._late)
         await self.link.end()
         self.complete = True
 

@@ -81,6 +81,9 @@ class EngineSettings:
     """Seconds a prefilled KV cache waits for its decoder (vLLM's `kv_lease_duration`)."""
     answer_tokens: int = attrs.field(default=64, validator=_POSITIVE)
     """Length of an answer whose request sets no limit, the end-of-text token included."""
+    repeatable: bool = True
+    """Whether a prompt always gets the same answer, as at temperature 0; without, every leg
+    answers in words of its own, so that one can tell whose words they are."""
     connector: bool = True
     """Whether the engine hands KV over; without, `kv_transfer_params` are ignored."""
     api_key: str | None = attrs.field(default=None, repr=False)

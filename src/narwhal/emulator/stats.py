@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 import msgspec
+import trio
 
 from narwhal.emulator.core import Leg
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from narwhal.emulator.faults import Fault
+    from narwhal.emulator.handoff import Pull
 
 REMEMBERED_REQUESTS = 64
 """Requests kept as they came, for tests to look at: the latest ones."""
@@ -45,18 +49,35 @@ class Seen:
         return body
 
 
+@attrs.define(eq=False, kw_only=True)
 class Record:
-    """Counts one leg in and, on exit, out. Unless told otherwise it was aborted."""
+    """One leg, as its engine saw it. On exit it is counted; unless told otherwise, as aborted."""
 
-    def __init__(self, stats: Stats, leg: Leg) -> None:
-        self.outcome = Outcome.ABORTED
-        self._stats = stats
-        self._leg = leg
+    engine: str
+    leg: Leg
+    request_id: str
+    """The request's `x-request-id`, if it had one."""
+    began: float
+    """When its body had been read: Trio's clock."""
+    ended: float | None = None
+    outcome: Outcome = Outcome.ABORTED
+    fault: Fault | None = None
+    """What acted on it."""
+    pull: Pull | None = None
+    """Of a decode leg that was run: how fetching the KV cache went."""
+    handle: str | None = None
+    """Of a prefill leg that finished: the name of the KV cache it left for a decoder."""
+    status: int | None = None
+    answered: float | None = None
+    """When its head was sent."""
+    sent: bytearray = attrs.field(factory=bytearray, repr=False)
+    """The answer's body, as far as it was written."""
+    _stats: Stats = attrs.field(repr=False)
 
     def __enter__(self) -> Self:
         stats = self._stats
-        stats.legs["seen", self._leg] += 1
-        stats.inflight[self._leg] += 1
+        stats.legs["seen", self.leg] += 1
+        stats.inflight[self.leg] += 1
         stats.max_inflight = max(stats.max_inflight, stats.inflight.total())
         return self
 
@@ -66,8 +87,9 @@ class Record:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stats.inflight[self._leg] -= 1
-        self._stats.legs[self.outcome.value, self._leg] += 1
+        self.ended = trio.current_time()
+        self._stats.inflight[self.leg] -= 1
+        self._stats.legs[self.outcome.value, self.leg] += 1
 
 
 class Stats:
@@ -76,6 +98,8 @@ class Stats:
     def __init__(self) -> None:
         self.inflight: Counter[Leg] = Counter()
         self.requests: deque[Seen] = deque(maxlen=REMEMBERED_REQUESTS)
+        self.records: list[Record] | None = None
+        """If it is a list, every leg is added to it, with all that it answered."""
         self.reset()
 
     def reset(self) -> None:
@@ -96,9 +120,13 @@ class Stats:
         """Requests by path."""
         self.requests.clear()
 
-    def leg(self, leg: Leg) -> Record:
+    def leg(self, leg: Leg, *, engine: str, request_id: str) -> Record:
         """Count a leg; use as a context manager around all of its life."""
-        return Record(self, leg)
+        now = trio.current_time()
+        record = Record(stats=self, engine=engine, leg=leg, request_id=request_id, began=now)
+        if self.records is not None:
+            self.records.append(record)
+        return record
 
     def count(self, what: str, leg: Leg) -> int:
         """`seen`, or an `Outcome`, of one kind of leg."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 import trio
@@ -49,7 +50,9 @@ class Work:
         self._engine = engine
         self._fault = fault
         self._digests = [digest(prompt.ids) for prompt in request.prompts]
-        self._pull = self._fetch()
+        self._salt = 0 if engine.settings.repeatable else zlib.crc32(name.encode())
+        self.pull = self._fetch()
+        """How fetching its KV cache went; None for a request that has none to fetch."""
         self.job = self._make_job()
         self._begun = False
         self._refusal: Refusal | None = None
@@ -75,6 +78,12 @@ class Work:
     def close(self) -> None:
         """Free what the request still holds of the engine."""
         self._engine.close(self.job)
+
+    @property
+    def handle(self) -> str | None:
+        """The name of the KV cache that a finished prefill leg left for a decoder."""
+        handle = self.job.sequences[self.request.samples - 1].handle
+        return None if handle is None else handle.request_id
 
     def kv_transfer_params(self) -> Descriptor | None:
         """What a finished prefill leg tells about its KV cache.
@@ -106,12 +115,12 @@ class Work:
 
     def _make_job(self) -> Job:
         request = self.request
-        garbled = self._pull is not None and self._pull.verdict is Verdict.WRONG
+        garbled = self.pull is not None and self.pull.verdict is Verdict.WRONG
         choices: list[Choice] = []
         sequences: list[Sequence] = []
         for prompt, wish, seed in zip(request.prompts, request.wish, self._digests, strict=True):
             for sample in range(request.samples):
-                plan = make_plan(wish, seed, sample=sample, garbled=garbled)
+                plan = make_plan(wish, seed ^ self._salt, sample=sample, garbled=garbled)
                 place = len(choices)
                 choices.append(Choice(place, prompt, plan))
                 sequences.append(
@@ -128,7 +137,7 @@ class Work:
         return Job(tuple(choices), tuple(sequences))
 
     async def _start(self) -> Refusal | None:
-        pull, engine = self._pull, self._engine
+        pull, engine = self.pull, self._engine
         if pull is not None and pull.verdict not in (Verdict.RIGHT, Verdict.WRONG):
             await trio.sleep(pull.delay)
             if pull.verdict is Verdict.FAILED:
