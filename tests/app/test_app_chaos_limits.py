@@ -117,6 +117,8 @@ def _legs(case: Case, now: float) -> tuple[Limit | None, float]:
         expires = min(begun + (case.handoff_s or inf), now + case.lease_s) - now
         if expires <= case.connect_decode:
             limits[Limit.HANDOFF] = max(expires, 0.0)
+        elif case.lease_s < case.connect_decode + case.first:
+            limits[Limit.HANDOFF] = case.lease_s  # too late to be trusted
     ended, now = _first_of(now, limits | {None: case.connect_decode + case.first})
     if ended is not None:
         return ended, now

@@ -96,6 +96,31 @@ def test_usage_is_for_those_who_ask() -> None:
     play(body)
 
 
+@pytest.mark.parametrize("payload", [b'{"choices": [', b'"\xff\xfe"', b"[1]", b"7", b"[" * 5000])
+def test_an_event_that_cannot_be_read_fails_the_request(payload: bytes) -> None:
+    """After the first token events are passed on as they are: nobody has looked at them yet."""
+
+    async def body(world: World) -> None:
+        async def script(play_: Play) -> None:
+            if play_.leg != "decode":
+                await good(play_)
+                return
+            await play_.hdr()
+            await play_.tokens(2)
+            await play_.wait(0.1)
+            await play_.chunk(b"data: %b\n\n" % payload)
+            await play_.tokens(2, first=2, every=0.1)
+            await play_.finish(4)
+
+        world.script(script)
+        with pytest.raises(RequestFailed, match="not JSON") as caught:
+            await read(world, PROMPT)
+        assert (caught.value.status, caught.value.code) == (502, "stream_malformed")
+        assert (world.row.terminal, world.row.code) == (Terminal.FAILED, "stream_malformed")
+
+    play(body)
+
+
 def test_a_callers_deadline_ends_the_request_on_the_engine() -> None:
     async def body(world: World) -> None:
         world.script(slow)

@@ -306,6 +306,32 @@ def test_a_handoff_is_not_used_past_its_age(cap: float) -> None:
     play(body, fleet_config(decode_concurrency=1, handoff_timeout_s=cap, engine=engine))
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_first_token_after_the_lease_is_not_trusted(stream: bool) -> None:
+    """The decoder has the request in time, and pulls the KV cache when it has room for it."""
+
+    async def body(world: World) -> None:
+        async def script(play_: Play) -> None:
+            if play_.leg == "decode":
+                await play_.hdr()
+                await play_.wait(3.0)
+                await play_.tokens(1)
+                await play_.finish(1)
+            else:
+                await good(play_)
+
+        world.script(script)
+        answer = await world.post(ASK | {"stream": stream})
+        assert answer.seconds == pytest.approx(2.0, abs=0.01)
+        assert answer.error["code"] == "handoff_expired"
+        assert "engine.kv_lease_s" in answer.error["message"]
+        assert answer.error["narwhal"]["limit"] == Limit.HANDOFF
+        assert not world.router.core.trust.doubtful("d0", Phase.DECODE, trio.current_time())
+
+    engine = {"first_token_timeout_s": 60.0, "kv_lease_s": 2.0}
+    play(body, fleet_config(engine=engine), lease=2.0)
+
+
 def test_a_slow_connection_cannot_age_a_handoff_past_its_cap() -> None:
     async def body(world: World) -> None:
         connect = world.network.connect

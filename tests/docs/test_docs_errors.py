@@ -109,6 +109,7 @@ def test_the_table_says_what_clients_are_told() -> None:
         check(outcome, ROWS[str(outcome.code)])
         assert ROWS[str(outcome.code)].again == "", "there is no leg to repeat"
         seen.add(outcome.code)
+    check(outcomes.malformed_event(), ROWS["stream_malformed"])
     for failure in legs():
         check(told(failure), ROWS[failure.code])
         assert ROWS[failure.code].again == ("yes" if failure.transient else "no"), failure.code

@@ -69,7 +69,7 @@ def answering(status: int, body: bytes, **headers: object) -> Script:
 
 def test_every_call_carries_the_engines_key_and_its_own_id() -> None:
     async def body(client: EngineClient, fleet: StubFleet) -> None:
-        await client.prefill(Route.CHAT, b"{}", IDS, on_late=ignore)
+        await client.prefill(Route.CHAT, b"{}", IDS, on_answer=ignore, on_late=ignore)
         await client.health()
         prefill, health = fleet.seen
         assert prefill.path == "/v1/chat/completions"
@@ -93,7 +93,7 @@ def test_every_call_carries_the_engines_key_and_its_own_id() -> None:
 def test_retry_after(header: str, seconds: float | None) -> None:
     async def body(client: EngineClient, fleet: StubFleet) -> None:
         with pytest.raises(EngineStatus) as error:
-            await client.prefill(Route.COMPLETIONS, b"{}", IDS, on_late=ignore)
+            await client.prefill(Route.COMPLETIONS, b"{}", IDS, on_answer=ignore, on_late=ignore)
         assert (error.value.engine_status, error.value.retry_after) == (503, seconds)
         assert error.value.body == b"busy"
 
@@ -103,7 +103,7 @@ def test_retry_after(header: str, seconds: float | None) -> None:
 def test_an_endless_error_body_is_not_kept() -> None:
     async def body(client: EngineClient, fleet: StubFleet) -> None:
         with pytest.raises(EngineStatus) as error:
-            await client.prefill(Route.COMPLETIONS, b"{}", IDS, on_late=ignore)
+            await client.prefill(Route.COMPLETIONS, b"{}", IDS, on_answer=ignore, on_late=ignore)
         assert error.value.body == b""
 
     with_client(answering(500, b"x" * 100_000), body)
@@ -112,7 +112,7 @@ def test_an_endless_error_body_is_not_kept() -> None:
 def test_a_huge_answer_is_a_clean_error() -> None:
     async def body(client: EngineClient, fleet: StubFleet) -> None:
         with pytest.raises(ResponseTooLarge):
-            await client.prefill(Route.COMPLETIONS, b"{}", IDS, on_late=ignore)
+            await client.prefill(Route.COMPLETIONS, b"{}", IDS, on_answer=ignore, on_late=ignore)
 
     with_client(answering(200, b"x" * 100_000), body)
 
@@ -138,7 +138,7 @@ def test_an_engine_that_is_not_there() -> None:
     async def body(client: EngineClient, fleet: StubFleet) -> None:
         client.pools.data.port = 1
         with pytest.raises(ConnectFailed):
-            await client.prefill(Route.COMPLETIONS, b"{}", IDS, on_late=ignore)
+            await client.prefill(Route.COMPLETIONS, b"{}", IDS, on_answer=ignore, on_late=ignore)
 
     with_client(answering(200, b"{}"), body)
 
@@ -149,7 +149,7 @@ def test_an_engine_that_hangs_up() -> None:
 
     async def body(client: EngineClient, fleet: StubFleet) -> None:
         with pytest.raises(EngineClosed):
-            await client.prefill(Route.COMPLETIONS, b"{}", IDS, on_late=ignore)
+            await client.prefill(Route.COMPLETIONS, b"{}", IDS, on_answer=ignore, on_late=ignore)
 
     with_client(script, body)
 

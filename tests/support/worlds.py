@@ -281,13 +281,7 @@ class open_world:  # noqa: N801 - used as a function
             wall_clock=trio.current_time,
         )
         world.router = await self._router.__aenter__()
-        record = world.router.telemetry.request_ended
-
-        def keep(row: Any) -> None:
-            world.rows.append(row)
-            record(row)
-
-        world.router.telemetry.request_ended = keep  # type: ignore[method-assign]  # listen in
+        world.router.telemetry.listen(world.rows.append)
         world.server = Server(world.router.app)
         await nursery.start(world.server.serve, [world.network.listen("router", 8000)])
         return world

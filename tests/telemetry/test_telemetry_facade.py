@@ -50,6 +50,15 @@ def test_metrics_state_and_journal_tell_the_same_totals(happened: list[RequestRo
     assert telemetry.in_flight == 0
 
 
+def test_listeners_are_told_of_every_row_from_then_on() -> None:
+    telemetry = make_telemetry()
+    telemetry.request_ended(ROW)
+    heard: list[RequestRow] = []
+    telemetry.listen(heard.append)
+    telemetry.request_ended(ROW)
+    assert heard == [ROW]
+
+
 def test_in_flight_is_what_was_received_less_what_ended() -> None:
     telemetry = make_telemetry()
     telemetry.request_started(Route.CHAT)

@@ -8,6 +8,7 @@ from narwhal.cli.config_commands import config_group
 from narwhal.cli.demo_command import demo
 from narwhal.cli.emulate_command import emulate
 from narwhal.cli.serve_command import serve
+from narwhal.cli.simulate_command import simulate_group
 from narwhal.model.version import __version__
 
 
@@ -21,3 +22,4 @@ main.add_command(serve)
 main.add_command(demo)
 main.add_command(emulate)
 main.add_command(config_group)
+main.add_command(simulate_group)

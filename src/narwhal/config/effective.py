@@ -196,7 +196,9 @@ def _effective(shape: _Shape, config: FleetConfig) -> EffectiveLimit:
     fires = shape.fires
     if shape.limit is Limit.HANDOFF:
         lease = number(config.engine.kv_lease_s)
-        fires += f"; nor is one sent that is older than engine.kv_lease_s ({lease} s)"
+        fires += (
+            f"; so is one whose lease, engine.kv_lease_s ({lease} s), ends before a first token"
+        )
     return EffectiveLimit(
         limit=shape.limit,
         field=shape.field,

@@ -74,6 +74,8 @@ class EngineApp:
         """Serve one request; returns when it is answered, or when its client has left."""
         if scope["type"] != "http":
             raise RuntimeError(f"an emulated engine serves HTTP, not {scope['type']}")
+        client = scope.get("client")
+        peer = None if client is None else tuple(client)
         exchange = Exchange(
             method=scope["method"],
             path=scope["path"],
@@ -81,7 +83,8 @@ class EngineApp:
                 name.decode("latin-1").lower(): value.decode("utf-8", "replace")
                 for name, value in scope["headers"]
             },
-            reused=self._is_reused(scope.get("client")),
+            peer=peer,
+            reused=self._is_reused(peer),
             link=Link(scope, send),
             inbox=Inbox(receive),
         )
@@ -91,10 +94,9 @@ class EngineApp:
             await respond(exchange)
             nursery.cancel_scope.cancel(reason="the request was answered")
 
-    def _is_reused(self, client: Sequence[object] | None) -> bool:
-        if client is None:
+    def _is_reused(self, peer: tuple[object, ...] | None) -> bool:
+        if peer is None:
             return False
-        peer = tuple(client)
         reused = peer in self._peers
         self._peers[peer] = None
         self._peers.move_to_end(peer)

@@ -41,7 +41,8 @@ async def complete(engine: EmulatedEngine, route: Route, exchange: Exchange) -> 
         return
     leg = leg_of(body.kv_transfer_params, engine.settings)
     name = exchange.headers.get("x-request-id", "")
-    with engine.stats.leg(leg, engine=engine.iid, request_id=name) as record:
+    record = engine.stats.leg(leg, engine=engine.iid, request_id=name, peer=exchange.peer)
+    with record:
         if engine.stats.records is not None:
             exchange.link.record = record
         await _run(engine, exchange, body, record)
@@ -59,6 +60,7 @@ async def _run(
         return
     exchange.choose(engine.faults, FaultPhase.of(record.leg), said.fault)
     record.fault = exchange.fault
+    record.names = (body.kv_transfer_params or {}).get("remote_request_id")
     checked = check(body, engine.settings, exchange.said.style or said.style or Style())
     if isinstance(checked, Rejected):
         if checked.descriptor is not None:

@@ -31,6 +31,8 @@ class Exchange:
     method: str
     path: str
     headers: dict[str, str]
+    peer: tuple[object, ...] | None
+    """The address of the connection's other end."""
     reused: bool
     """Whether its connection has served a request before."""
     link: Link

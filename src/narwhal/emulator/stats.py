@@ -57,12 +57,16 @@ class Record:
     leg: Leg
     request_id: str
     """The request's `x-request-id`, if it had one."""
+    peer: tuple[object, ...] | None
+    """The address of the connection's other end."""
     began: float
     """When its body had been read: Trio's clock."""
     ended: float | None = None
     outcome: Outcome = Outcome.ABORTED
     fault: Fault | None = None
     """What acted on it."""
+    names: str | None = None
+    """Of a decode leg: the name of the KV cache that it was sent with."""
     pull: Pull | None = None
     """Of a decode leg that was run: how fetching the KV cache went."""
     handle: str | None = None
@@ -120,10 +124,14 @@ class Stats:
         """Requests by path."""
         self.requests.clear()
 
-    def leg(self, leg: Leg, *, engine: str, request_id: str) -> Record:
+    def leg(
+        self, leg: Leg, *, engine: str, request_id: str, peer: tuple[object, ...] | None
+    ) -> Record:
         """Count a leg; use as a context manager around all of its life."""
         now = trio.current_time()
-        record = Record(stats=self, engine=engine, leg=leg, request_id=request_id, began=now)
+        record = Record(
+            stats=self, engine=engine, leg=leg, request_id=request_id, peer=peer, began=now
+        )
         if self.records is not None:
             self.records.append(record)
         return record

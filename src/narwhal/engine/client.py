@@ -113,14 +113,19 @@ class EngineClient:
         body: bytes,
         correlation: Correlation,
         *,
+        on_answer: Callable[[float], None],
         on_late: Callable[[PrefillReply], None],
     ) -> PrefillReply:
         """Run a prefill leg; the engine's whole answer, which holds the handoff.
 
-        If it is cancelled when the answer is there and has not been read yet, `on_late` is given
-        that: the engine has pinned KV cache by then, and takes no notice of a client that goes.
+        `on_answer` is told when the head of a 200 has come. From then on the engine has pinned
+        KV cache, and takes no notice of a client that goes, whatever becomes of the body.
+        `on_late` is given an answer that is all there, but was not read when a cancel came.
         """
-        return await self._call(self.pools.data, PATHS[route], body, correlation, on_late)
+        path = PATHS[route]
+        return await self._call(
+            self.pools.data, path, body, correlation, on_answer=on_answer, on_late=on_late
+        )
 
     async def _call(
         self,
@@ -128,6 +133,8 @@ class EngineClient:
         path: bytes,
         body: bytes,
         correlation: Correlation | None,
+        *,
+        on_answer: Callable[[float], None] | None = None,
         on_late: Callable[[PrefillReply], None] | None = None,
     ) -> PrefillReply:
         request = self._request(path, body, correlation)
@@ -135,6 +142,8 @@ class EngineClient:
             try:
                 await raise_for_status(exchange)
                 answered = trio.current_time()
+                if on_answer is not None:
+                    on_answer(answered)
                 return PrefillReply(await exchange.read_all(self._max_response_bytes), answered)
             except trio.Cancelled:
                 if on_late is not None and (late := _late_answer(exchange)) is not None:

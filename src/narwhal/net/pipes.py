@@ -186,6 +186,16 @@ class MemoryStream(ByteStream):
     def stale(self) -> bool:  # noqa: D102
         return self._closed or self._in.arrival() <= trio.current_time()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed at this end."""
+        return self._closed
+
+    def break_down(self) -> None:
+        """Let both ends see a reset, now, whoever would have sent what."""
+        for end in (self, self._other):
+            end._learn_of_reset(0.0)  # noqa: SLF001 - the two ends are one object
+
     def sever(self, *, give_up_s: float = inf) -> None:
         """Let the network between the two ends vanish, without a word to either.
 

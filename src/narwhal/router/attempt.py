@@ -70,6 +70,8 @@ class Attempt:
         self.core: Core = life.core
         self.times = AttemptTimes(n)
         self._ids = f"{life.request_id}-{n}"
+        self._pinned_at: float | None = None
+        """When the producer began to hold KV cache of which nobody has given account yet."""
 
     def correlation(self, leg: str) -> Correlation:
         """Fresh ids for a leg of this attempt."""
@@ -82,8 +84,13 @@ class Attempt:
         prefilled = await self._prefill()
         if isinstance(prefilled, Failure):
             return prefilled
-        held = prefilled.held
-        run = DecodeRun(self, handoff=held.handoff if held else None, template=prefilled.template)
+        held, template = prefilled.held, prefilled.template
+        if held is None:
+            run = DecodeRun(self, handoff=None, template=template)
+        else:
+            run = DecodeRun(
+                self, handoff=held.handoff, lease_ends=held.lease_ends, template=template
+            )
         try:
             return await self._decode(prefilled, run)
         finally:
@@ -99,18 +106,43 @@ class Attempt:
             self.times.prefill = place.iid
             life.dispatched()
             started = trio.current_time()
-            with trio.CancelScope(deadline=started + core.config.serving.prefill_timeout_s):
-                try:
-                    answer = await core.engines[place.iid].prefill(
-                        life.request.route,
-                        vllm.prefill_body(life.request),
-                        self.correlation("prefill"),
-                        on_late=lambda reply: self._prefilled_late(reply, place),
-                    )
-                    return self._prefilled(answer, place, started)
-                except (EngineError, LocalError) as error:
-                    return self._prefill_failed(error, place.iid)
-            return self._timed_out(Limit.PREFILL, Phase.PREFILL, place.iid)
+            try:
+                with trio.CancelScope(deadline=started + core.config.serving.prefill_timeout_s):
+                    return await self._prefill_on(place, started)
+                return self._timed_out(Limit.PREFILL, Phase.PREFILL, place.iid)
+            finally:
+                self._give_up_pinned(place)
+
+    async def _prefill_on(self, place: Place, started: float) -> Prefilled | Failure:
+        life = self.life
+        try:
+            answer = await self.core.engines[place.iid].prefill(
+                life.request.route,
+                vllm.prefill_body(life.request),
+                self.correlation("prefill"),
+                on_answer=self._pinned,
+                on_late=lambda reply: self._prefilled_late(reply, place),
+            )
+            return self._prefilled(answer, place, started)
+        except (EngineError, LocalError) as error:
+            return self._prefill_failed(error, place.iid)
+
+    def _pinned(self, answered: float) -> None:
+        self._pinned_at = answered
+
+    def _give_up_pinned(self, place: Place) -> None:
+        """Account for KV cache that is pinned under a name that was never learned.
+
+        The answer broke off, or could not be understood: only the lease will free it.
+        """
+        if self._pinned_at is not None:
+            self.core.releases.lost(
+                place.iid, self.life.prompt_tokens, lease_ends=self._lease_ends(self._pinned_at)
+            )
+
+    def _lease_ends(self, answered: float) -> float:
+        """When the producer frees it by itself: it counts from when it began to answer."""
+        return answered + self.core.config.engine.kv_lease_s
 
     def _prefilled(self, reply: PrefillReply, place: Place, started: float) -> Prefilled:
         now = trio.current_time()
@@ -120,6 +152,8 @@ class Attempt:
             answer = vllm.parse_prefill(reply.body, whole=not self.life.request.stream)
         except HandoffRejected as error:
             self.core.telemetry.handoff_rejected(missing=error.missing)
+            if error.missing:
+                self._pinned_at = None  # nothing was kept for a decoder
             if not error.missing or self.core.config.engine.require_handoff:
                 raise
         else:
@@ -131,12 +165,12 @@ class Attempt:
         return Prefilled(started=started, held=held, template=template)
 
     def _held(self, handoff: Handoff, reply: PrefillReply, place: Place) -> HeldHandoff:
+        self._pinned_at = None
         return HeldHandoff(
             handoff=handoff,
             producer=place.iid,
             tokens=self.life.prompt_tokens,
-            # The producer counts its lease from when it began to answer.
-            lease_ends=reply.answered + self.core.config.engine.kv_lease_s,
+            lease_ends=self._lease_ends(reply.answered),
             correlation=self.correlation("release"),
         )
 
@@ -145,7 +179,7 @@ class Attempt:
         try:
             handoff = vllm.parse_prefill(reply.body, whole=False).handoff
         except EngineError:
-            return  # nothing that could be released
+            return  # nothing that could be released by its name
         self.core.releases.abandon(self._held(handoff, reply, place), avoid=None)
 
     def _prefill_failed(self, error: EngineError | LocalError, iid: str) -> Failure:
@@ -171,10 +205,10 @@ class Attempt:
                 self.times.decode = place.iid
                 failure = await run.dispatch(place.iid, started=prefilled.started, expires=expires)
             if limit.cancelled_caught:
-                return self._handoff_aged(prefilled)
+                return self._handoff_aged(prefilled, run)
             return failure or await self._finish(run)
         except HandoffAged:
-            return self._handoff_aged(prefilled)
+            return self._handoff_aged(prefilled, run)
         except (EngineError, LocalError) as error:
             return self._decode_failed(error, run)
         finally:
@@ -195,9 +229,9 @@ class Attempt:
         cap = self.core.config.serving.handoff_timeout_s
         return prefilled.started + cap if cap else inf
 
-    def _handoff_aged(self, prefilled: Prefilled) -> Failure:
+    def _handoff_aged(self, prefilled: Prefilled, run: DecodeRun) -> Failure:
         self.core.telemetry.handoff_expired()
-        by_cap = self._capped(prefilled) <= self._handoff_expires(prefilled)
+        by_cap = not run.sent and self._capped(prefilled) <= self._handoff_expires(prefilled)
         return handoff_expired(self.core.config, by_cap=by_cap)
 
     async def _run_whole(self) -> Failure | None:

@@ -27,7 +27,7 @@ _TOKENS_AT_ONCE = 64
 
 
 class HandoffAged(Exception):
-    """The handoff was too old at the moment its decode request would have been written."""
+    """The handoff was too old to be sent, or grew so before a token proved that it was used."""
 
 
 class DecodeRun:
@@ -43,6 +43,7 @@ class DecodeRun:
         attempt: Attempt,
         *,
         handoff: Handoff | None,
+        lease_ends: float = inf,
         template: Mapping[str, object] | None,
     ) -> None:
         self.life = attempt.life
@@ -51,6 +52,7 @@ class DecodeRun:
         """Whether the client was sent output."""
         self._attempt = attempt
         self._handoff = handoff
+        self._lease_ends = lease_ends
         self._iid = ""
         self._begun = 0.0
         self._leg: DecodeLeg | None = None
@@ -65,6 +67,11 @@ class DecodeRun:
             )
         else:
             self._sink = Assembler(route=request.route, template=template, max_bytes=most)
+
+    @property
+    def sent(self) -> bool:
+        """Whether the decode request was written."""
+        return self._leg is not None
 
     @property
     def strands_handoff(self) -> bool:
@@ -110,15 +117,22 @@ class DecodeRun:
         return self._begun + self.core.config.engine.first_token_timeout_s
 
     async def first_token(self) -> bytes | Failure:
-        """Read up to the first token; what may be sent on by then."""
+        """Read up to the first token; what may be sent on by then.
+
+        A decoder pulls the KV cache when it has room for the request, not when it gets it. If
+        that is after the lease, it finds foreign blocks and answers wrong tokens, with status
+        200: so a first token that comes too late to be trusted is not waited for.
+        """
         leg, sink = self._sent, self._sink
         out = b""
-        with trio.CancelScope(deadline=self._first_by) as limit:
+        with trio.CancelScope(deadline=min(self._first_by, self._lease_ends)) as limit:
             await leg.head()
             self._accepted = True
             while not sink.first_token:
                 out = await self._read(leg)
         if limit.cancelled_caught:
+            if self._lease_ends < self._first_by:
+                raise HandoffAged
             return self._timed_out(Limit.FIRST_TOKEN)
         now = trio.current_time()
         self._attempt.times.first_token_s = now - self._begun

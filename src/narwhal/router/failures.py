@@ -68,10 +68,12 @@ def from_limit(config: FleetConfig, limit: Limit, *, phase: Phase, engine: str |
 
 def handoff_expired(config: FleetConfig, *, by_cap: bool) -> Failure:
     """`Limit.HANDOFF` fired: by the cap on a handoff's age, or else by the producer's lease."""
-    age = (
-        f"{config.serving.handoff_timeout_s:g} s old (serving.handoff_timeout_s)"
+    what = (
+        f"{config.serving.handoff_timeout_s:g} s old (serving.handoff_timeout_s) before decode "
+        "could start"
         if by_cap
-        else f"as old as its lease of {config.engine.kv_lease_s:g} s (engine.kv_lease_s)"
+        else f"as old as its lease of {config.engine.kv_lease_s:g} s (engine.kv_lease_s) before a "
+        "token showed that the decoder had it"
     )
     return Failure(
         phase=Phase.HANDOFF,
@@ -79,7 +81,7 @@ def handoff_expired(config: FleetConfig, *, by_cap: bool) -> Failure:
         engine=None,
         status=504,
         code="handoff_expired",
-        message=f"The KV handoff was {age} before decode could start",
+        message=f"The KV handoff was {what}",
         limit=Limit.HANDOFF,
     )
 

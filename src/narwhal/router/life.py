@@ -94,6 +94,10 @@ class RequestLife:
         """The router stops waiting for this request: end it with an error that says so."""
         self._stop(outcomes.shut_down(self.core.config), "the router is shutting down")
 
+    def spoil(self, outcome: Outcome) -> None:
+        """What was handed over turned out to be worthless: end the request as `outcome` says."""
+        self._stop(outcome, "its output is worthless")
+
     def cut(self) -> None:
         """Stop waiting for the client to take its error: close the connection instead."""
         self._telling.cancel(reason="the router is gone")
@@ -129,6 +133,8 @@ class RequestLife:
             if outcome.terminal is not Terminal.COMPLETED:
                 await self._tell(outcome)
         finally:
+            if self._outcome is None and self._stopped is not None:
+                outcome = self._stopped  # and then it was cancelled from further out as well
             if self._retained:
                 core.forget()
             core.lives.remove(self)

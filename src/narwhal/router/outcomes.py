@@ -160,6 +160,17 @@ def shut_down(config: FleetConfig) -> Outcome:
     )
 
 
+def malformed_event() -> Outcome:
+    """An engine's event turned out not to be JSON when the application was to be given it."""
+    return Outcome(
+        terminal=Terminal.FAILED,
+        status=502,
+        code="stream_malformed",
+        message="The engine sent an event that is not JSON.",
+        error_type="server_error",
+    )
+
+
 def internal_error() -> Outcome:
     """A defect of the router itself. Its log has the traceback; the client gets the id."""
     return Outcome(

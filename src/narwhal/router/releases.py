@@ -32,8 +32,9 @@ class HeldHandoff:
 class Releases:
     """Sends release legs, as errands.
 
-    Guarantee: every abandoned handoff is counted once, as released or as orphaned; an orphan's
-    tokens stay on its producer's account until the lease ends.
+    Guarantee: every abandoned handoff is counted once, as released or as orphaned, and so is
+    every one that was lost; an orphan's tokens stay on its producer's account until the lease
+    ends.
     """
 
     def __init__(self, core: Core) -> None:
@@ -45,6 +46,12 @@ class Releases:
         release = partial(self._release, held, avoid)
         if expired or not self._core.errands.start_nowait(release):
             self._orphan(held, release_failed=False)
+
+    def lost(self, producer: str, tokens: int, *, lease_ends: float) -> None:
+        """Count KV cache that a prefill pinned under a name that was never learned: an orphan."""
+        now = trio.current_time()
+        self._core.orphans.add(producer, tokens, until=lease_ends, now=now)
+        self._core.telemetry.kv_orphaned(release_failed=False)
 
     async def _release(self, held: HeldHandoff, avoid: str | None) -> None:
         released = False

@@ -8,6 +8,7 @@ import msgspec
 import trio
 
 from narwhal.model import InvalidRequest, NarwhalError, RequestFailed, Route
+from narwhal.router import outcomes
 from narwhal.wire import openai
 from narwhal.wire.sse import EventSplitter, event_data
 
@@ -103,6 +104,7 @@ class Call:
         send, self._receive = trio.open_memory_channel[bytes](0)
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
+        self._life = self._router.open_life(self._route, arrival=trio.current_time())
         self._nursery.start_soon(self._run, send)
         return self
 
@@ -116,9 +118,8 @@ class Call:
         await leave_nursery(self._manager, exc)
 
     async def _run(self, send: trio.MemorySendChannel[bytes]) -> None:
-        life = self._router.open_life(self._route, arrival=trio.current_time())
         async with send:
-            self.outcome = await life.run(ChannelReply(send), self._ingress)
+            self.outcome = await self._life.run(ChannelReply(send), self._ingress)
 
     async def _ingress(self) -> CompletionRequest:
         try:
@@ -143,11 +144,11 @@ class Call:
         payload = self._events.pop()
         if payload == _DONE:
             raise StopAsyncIteration
-        return _decode(payload)
+        return self._decode(payload)
 
     async def whole(self) -> dict[str, Any]:
         """The whole answer of a request that is not streamed."""
-        return _decode(await self._next_bytes())
+        return self._decode(await self._next_bytes())
 
     async def _next_bytes(self) -> bytes:
         try:
@@ -155,12 +156,16 @@ class Call:
         except trio.EndOfChannel:
             raise self._failure() from None
 
+    def _decode(self, payload: bytes) -> dict[str, Any]:
+        """Events after the first token are relayed unread, so this one may be anything."""
+        try:
+            return msgspec.json.decode(payload, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            outcome = outcomes.malformed_event()
+            self._life.spoil(outcome)
+            raise RequestFailed(outcome) from None
+
     def _failure(self) -> NarwhalError | StopAsyncIteration:
         if self.outcome is None or self.outcome.code is None:
             return StopAsyncIteration()
         return RequestFailed(self.outcome)
-
-
-def _decode(payload: bytes) -> dict[str, Any]:
-    event: dict[str, Any] = msgspec.json.decode(payload)
-    return event

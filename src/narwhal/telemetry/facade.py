@@ -16,7 +16,7 @@ from narwhal.telemetry.scrape import live_readings
 from narwhal.telemetry.state import Totals, encode_state, state_document
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from narwhal.model import FailureClass
     from narwhal.telemetry.live import StateSource
@@ -68,6 +68,7 @@ class Telemetry:
         self._source: StateSource | None = None
         self._file: JournalFile | None = None
         self._recent: deque[RequestRow] = deque(maxlen=RECENT_OUTCOMES)
+        self._listeners: list[Callable[[RequestRow], None]] = []
         self._received = 0
         self._terminals = dict.fromkeys(Terminal, 0)
         self._limits = dict.fromkeys(Limit, 0)
@@ -80,6 +81,13 @@ class Telemetry:
         """Say who describes the router from now on; until then it is shown empty and not ready."""
         self._source = source
         self._file = journal_file
+
+    def listen(self, listener: Callable[[RequestRow], None]) -> None:
+        """Have `listener` called with every row from now on, synchronously, as requests end.
+
+        It takes its time from the requests that are being served, and must not raise.
+        """
+        self._listeners.append(listener)
 
     @property
     def in_flight(self) -> int:
@@ -123,6 +131,8 @@ class Telemetry:
         self._count_attempts(row)
         self._count_time(row)
         self._count_tokens(row)
+        for listener in self._listeners:
+            listener(row)
 
     def _count_attempts(self, row: RequestRow) -> None:
         for attempt in row.attempts:
