@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from docs_pages import DOCS, ROOT, code_blocks, section
+
+from narwhal.simulate import INVARIANTS
 
 from processes import PATIENCE_S, Command
 
@@ -43,6 +46,21 @@ def run_script(lines: list[str], url: str, cwd: Path) -> list[str]:
     printed = ran.stdout.split(f"{mark}\n")
     assert len(printed) == len(lines) + 1, ran.stderr
     return printed[:-1]
+
+
+def test_the_tests_that_the_testing_page_shows_pass(tmp_path: Path) -> None:
+    example = DOCS / "examples/test_time.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
+    ran = subprocess.run(  # noqa: S603 - the repository's own program
+        [*command, str(example)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert "4 passed" in ran.stdout
 
 
 def test_the_example_runs_and_says_what_it_shows() -> None:
@@ -83,6 +101,26 @@ def test_the_tour_works_line_by_line(demo: str, tmp_path: Path) -> None:
         "fleet.json: ok, 4 engines (2 prefill, 2 decode), model my-model\n",
     )
     assert "serving.request_timeout_s" in show
+
+
+def test_worlds_are_simulated_as_the_pages_say(tmp_path: Path) -> None:
+    readme = code_blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+    (short,) = (block for block in readme if "simulate chaos" in block)
+    page = code_blocks((DOCS / "simulation.md").read_text(encoding="utf-8"))
+    lines = [short.strip(), *page[0].splitlines(), *page[1].splitlines()]
+    fewer = [re.sub(r"--runs \d+", "--runs 2 --requests 20", line) for line in lines]
+    few, jobs, traced, invariants, fast = run_script(fewer, "", tmp_path)
+    for printed in (few, jobs, fast):
+        assert "worlds     2, 0 failed" in printed
+    assert "worlds     1, 0 failed" in traced
+    assert (tmp_path / "world.jsonl").stat().st_size > 10_000
+    assert "one terminal" in invariants
+
+
+def test_the_page_has_every_invariant() -> None:
+    page = (DOCS / "simulation.md").read_text(encoding="utf-8")
+    for each in INVARIANTS:
+        assert f"| {each.name} | {each.says} |" in page
 
 
 @needs_curl

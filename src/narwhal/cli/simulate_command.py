@@ -61,6 +61,7 @@ def simulate_group() -> None:
     type=click.IntRange(1, 256),
     help="Processes to run worlds on.",
 )
+@click.option("--fail-fast", is_flag=True, help="Stop at the first world that fails.")
 @click.option(
     "--trace", type=click.Path(), help="Write everything that happens in a world here, as JSON."
 )
@@ -77,6 +78,7 @@ def chaos(
     requests: int,
     engines: int,
     jobs: int,
+    fail_fast: bool,
     trace: str | None,
     form: str,
 ) -> None:
@@ -94,7 +96,8 @@ def chaos(
             )
         summaries = [_traced(seed, size, trace)]
     else:
-        summaries = list(_shown(run_seeds(seed, runs, size, jobs=jobs), runs, shown=form == "text"))
+        worlds = run_seeds(seed, runs, size, jobs=jobs, fail_fast=fail_fast)
+        summaries = list(_shown(worlds, runs, shown=form == "text"))
     if form == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(_document(summaries))).decode())
     else:

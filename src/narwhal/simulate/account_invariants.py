@@ -49,6 +49,17 @@ def _deadlines_hold(evidence: Evidence) -> Iterator[Finding]:
 
 
 @invariant(
+    "the phases sum to the lifetime",
+    "The time ledger of a request adds up to the time from its arrival to its end.",
+)
+def _phases_sum_up(evidence: Evidence) -> Iterator[Finding]:
+    for row in evidence.rows:
+        lasted = row.ts - row.arrival  # a world's wall clock is its only clock
+        if abs(row.request_s - lasted) > _EARLY + evidence.plan.jitter:
+            yield f"{row.request_id}: {row.request_s} s in phases, {lasted} s", _about(row), row.ts
+
+
+@invariant(
     "limits hold",
     "No phase of a request or an attempt lasts longer than its limit.",
 )
@@ -109,6 +120,19 @@ def _told_late(row: RequestRow) -> bool:
 
 
 @invariant(
+    "only a router that stops turns away for that",
+    "No request is told that the router shuts down before it does.",
+)
+def _stops_are_true(evidence: Evidence) -> Iterator[Finding]:
+    plan = evidence.plan
+    for row in evidence.rows:
+        if row.code in ("draining", "shutdown") and (
+            plan.ending == "quiet" or row.ts < plan.end_at - _EARLY
+        ):
+            yield f"{row.request_id} was told {row.code}", _about(row), row.ts
+
+
+@invariant(
     "retry credits are conserved",
     "Each retry costs one credit, each success earns its share, none are made or lost.",
 )
@@ -139,7 +163,7 @@ def _credits_are_conserved(evidence: Evidence) -> Iterator[Finding]:
 )
 def _queue_is_fair(evidence: Evidence) -> Iterator[Finding]:
     order = list(evidence.admitted_in_order)
-    if order != sorted(order):
+    if evidence.passed or order != sorted(order):
         yield "somebody passed a waiting request", (), inf
     capacity = evidence.plan.config.serving.queue_capacity
     if evidence.most_waiting > capacity:

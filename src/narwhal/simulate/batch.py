@@ -78,20 +78,30 @@ def run_seed(seed: int, size: Size) -> Summary:
     return summarize(judged, real_s=time.perf_counter() - began)
 
 
-def run_seeds(first: int, runs: int, size: Size, *, jobs: int) -> Iterator[Summary]:
+def run_seeds(
+    first: int, runs: int, size: Size, *, jobs: int, fail_fast: bool = False
+) -> Iterator[Summary]:
     """Run the worlds of `runs` seeds from `first`, in order, on `jobs` processes.
 
-    Blocks between two worlds. A world that fails does not stop the others; stop iterating for
-    that.
+    Blocks between two worlds. A world that fails stops the others only with `fail_fast`.
     """
-    seeds = range(first, first + runs)
     if jobs == 1:
-        for seed in seeds:
-            yield run_seed(seed, size)
+        yield from _until_failure((run_seed(first + n, size) for n in range(runs)), fail_fast)
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=jobs, mp_context=spawn) as pool:
-        yield from pool.map(run_seed, seeds, [size] * runs)
+        worlds = [pool.submit(run_seed, first + n, size) for n in range(runs)]
+        try:
+            yield from _until_failure((world.result() for world in worlds), fail_fast)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _until_failure(summaries: Iterator[Summary], fail_fast: bool) -> Iterator[Summary]:
+    for each in summaries:
+        yield each
+        if fail_fast and each.violations:
+            return
 
 
 def summarize(judged: Judged, *, real_s: float) -> Summary:

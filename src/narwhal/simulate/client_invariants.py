@@ -258,7 +258,7 @@ def _callers_are_given_one_leg(evidence: Evidence) -> Iterator[Finding]:
 def _wrong_words(
     evidence: Evidence, leg: Leg | None, text: str, legs: int, *, whole: bool
 ) -> str | None:
-    if leg is None or legs != 1:
+    if leg is None or leg not in evidence.recorded_legs or legs != 1:
         return f"the words of {legs} legs"
     if not leg.text.startswith(text) or (whole and text != leg.text):
         return f"the words {text!r}, where the leg said {leg.text!r}"

@@ -70,7 +70,7 @@ def _places_are_kept(evidence: Evidence) -> Iterator[Finding]:
         for spec in plan.config.engines:
             legs = [
                 leg
-                for leg in evidence.legs
+                for leg in evidence.recorded_legs
                 if leg.name.leg == kind and leg.record.engine == spec.iid and not leg.unread_s
             ]
             resident = _most_at_once(evidence, legs)
@@ -95,8 +95,8 @@ def _most_at_once(evidence: Evidence, legs: list[Leg]) -> int:
 )
 def _handoffs_are_used_once(evidence: Evidence) -> Iterator[Finding]:
     abandoned = {each.held.correlation.request_id for each in evidence.abandoned}
-    uses = Counter(leg.record.names for leg in evidence.legs if leg.name.leg == "decode")
-    for leg in evidence.legs:
+    uses = Counter(leg.record.names for leg in evidence.recorded_legs if leg.name.leg == "decode")
+    for leg in evidence.recorded_legs:
         if leg.name.leg == "decode" and leg.record.names and uses[leg.record.names] > 1:
             yield f"{leg.record.names} went to {uses[leg.record.names]} decoders", _about(leg), inf
         if leg.name.leg == "release" and leg.record.request_id not in abandoned:
@@ -110,8 +110,8 @@ def _handoffs_are_used_once(evidence: Evidence) -> Iterator[Finding]:
     "foreign blocks is taken for an answer.",
 )
 def _handoffs_are_fresh(evidence: Evidence) -> Iterator[Finding]:
-    prefills = {leg.record.handle: leg for leg in evidence.legs if leg.record.handle}
-    for leg in evidence.legs:
+    prefills = {leg.record.handle: leg for leg in evidence.recorded_legs if leg.record.handle}
+    for leg in evidence.recorded_legs:
         if leg.name.leg != "decode" or leg.record.pull is None:
             continue
         if leg.record.pull.verdict in (Verdict.FATAL, Verdict.LOST):
@@ -132,8 +132,7 @@ def _too_old(evidence: Evidence, leg: Leg, prefill: Leg) -> Iterator[str]:
         yield f"was sent a handoff that was {sent - began:.3f} s old, of {cap:g}"
     if sent - answered > lease + plan.slack:
         yield f"was sent a handoff {sent - answered:.3f} s into its lease of {lease:g}"
-    row = evidence.row_of[leg.name.request]
-    taken = row.attempts[leg.name.attempt - 1].first_token_s is not None
+    taken = evidence.attempt_of(leg).first_token_s is not None
     wrong = leg.record.pull is not None and leg.record.pull.verdict is Verdict.WRONG
     if taken and wrong and not lease <= read - answered <= lease + plan.slack:
         yield "read foreign blocks, and its tokens were taken"
@@ -155,18 +154,18 @@ def _no_kv_is_forgotten(evidence: Evidence) -> Iterator[Finding]:
         yield f"{gone} handoffs were given up, {counted} counted", (), inf
     accepted = {
         leg.record.names
-        for leg in evidence.legs
+        for leg in evidence.recorded_legs
         if leg.name.leg == "decode" and leg.record.status == OK
     }
     unnamed: Counter[str] = Counter()
-    for leg in evidence.legs:
+    for leg in evidence.recorded_legs:
         record = leg.record
         if leg.name.leg != "prefill" or record.handle is None or record.handle in accepted:
             continue
         if given_up[f"{leg.name.request}-{leg.name.attempt}-release"] or _sent_again(evidence, leg):
             continue
-        attempt = evidence.row_of[leg.name.request].attempts[leg.name.attempt - 1]
-        if attempt.prefill_s is not None and _tells_handoff(leg):
+        read = evidence.attempt_of(leg).prefill_s is not None
+        if read and _tells_handoff(leg):
             unnamed[record.engine] += 1
             if unnamed[record.engine] > evidence.lost.get(record.engine, 0):
                 yield f"{record.handle} is pinned, and nobody knows", _about(leg), inf

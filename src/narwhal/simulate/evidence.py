@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from narwhal.simulate.callers import Caller
     from narwhal.simulate.plan import Plan
     from narwhal.simulate.recording import Abandoned
-    from narwhal.telemetry import RequestRow
+    from narwhal.telemetry import AttemptRow, RequestRow
     from narwhal.telemetry.state import Totals
 
 DONE = b"data: [DONE]\n\n"
@@ -122,6 +122,8 @@ class Evidence:
     credit_changes: Sequence[str]
     credits_left: float
     admitted_in_order: Sequence[int]
+    passed: int
+    """Requests that were let in while others waited."""
     most_waiting: int
     totals: Totals
     samples: Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -157,6 +159,20 @@ class Evidence:
             for record in self.records
             if record.request_id
         ]
+
+    @cached_property
+    def recorded_legs(self) -> list[Leg]:
+        """Those of an attempt that is in the journal; that others are not is a finding."""
+        return [
+            leg
+            for leg in self.legs
+            if (row := self.row_of.get(leg.name.request)) is not None
+            and leg.name.attempt <= len(row.attempts)
+        ]
+
+    def attempt_of(self, leg: Leg) -> AttemptRow:
+        """What is recorded of a leg's attempt; the leg is one of `recorded_legs`."""
+        return self.row_of[leg.name.request].attempts[leg.name.attempt - 1]
 
     @cached_property
     def legs_of(self) -> dict[str, list[Leg]]:

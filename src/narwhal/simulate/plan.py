@@ -138,7 +138,7 @@ def _draw_lines(rng: random.Random) -> Lines:
         # Without a bandwidth all segments of a write would arrive at once.
         bytes_per_s=rng.choice((1e7, 3e5)) if segmented else rng.choice((inf, inf, 1e7)),
         segmented=segmented,
-        buffer_bytes=rng.choice((600, 4096, 65536, 65536)),
+        buffer_bytes=rng.choice((200, 600, 4096, 65536, 65536, 65536)),
     )
 
 

@@ -75,23 +75,36 @@ class RecordingReleases(Releases):
 
 
 class RecordingQueue(AdmissionQueue):
-    """A queue that knows in what order they came, and in what order they went in."""
+    """A queue that knows in what order they came, and in what order they were let in."""
 
     def __init__(self, seats: int, capacity: int) -> None:
         super().__init__(seats, capacity)
-        self.came = 0
         self.admitted_in_order: list[int] = []
-        """Those that waited, by the number of their coming, as they were admitted."""
+        """Those that waited, by the number of their coming, as they were given seats."""
+        self.passed = 0
+        """Requests that were let in at once while others waited."""
         self.most_waiting = 0
+        self._numbers: dict[object, int] = {}
+
+    def admit_nowait(self) -> Admission | None:  # noqa: D102 - as its base
+        waiting = self.waiting
+        verdict = super().admit_nowait()
+        self.passed += bool(waiting) and verdict is Admission.SEAT
+        return verdict
 
     async def admit(self) -> Admission:  # noqa: D102 - as its base
-        number = self.came
-        self.came += 1
         self.most_waiting = max(self.most_waiting, self.waiting + 1)
-        verdict = await super().admit()
+        return await super().admit()
+
+    def _wake(self, verdict: Admission) -> None:
+        # They stand in the order of their coming, so numbering them now is not too late.
+        before = list(self._waiters)
+        for waiter in before:
+            self._numbers.setdefault(waiter, len(self._numbers))
+        super()._wake(verdict)
         if verdict is Admission.SEAT:
-            self.admitted_in_order.append(number)
-        return verdict
+            woken = [waiter for waiter in before if waiter not in self._waiters]
+            self.admitted_in_order += [self._numbers[waiter] for waiter in woken]
 
 
 def listen_in(

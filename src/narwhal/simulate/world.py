@@ -266,6 +266,7 @@ class World:
             credit_changes=tuple(credits_.changes),
             credits_left=credits_.available,
             admitted_in_order=tuple(queue.admitted_in_order),
+            passed=queue.passed,
             most_waiting=queue.most_waiting,
             totals=self._router.telemetry.totals(),
             samples=samples,

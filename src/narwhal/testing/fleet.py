@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from narwhal.emulator import EmulatedEngine, Fault
     from narwhal.net import ByteStream, Listener
 
-ENGINE_KEY = "the engines' key in memory"
+ENGINE_KEY = "key-of-the-engines-in-memory"
 """What `engine.engine_api_key_env` is given as, and what the engines then ask for."""
 
 _SLO = {"ttft_s": 2.0, "tpot_s": 0.1}

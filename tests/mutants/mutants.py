@@ -1,0 +1,364 @@
+"""Deliberate faults in the router's own code, each of which a simulation or a property must catch.
+
+They are of the kinds that time and cancellation make easy: something is not given back, given
+back twice, bounded by nothing, measured from the wrong moment, or done after it was too late.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Mutant:
+    """One fault: in `file`, below `src/narwhal`, `old` (which is there once) becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+    def apply(self, source: str) -> str:
+        """The faulty source."""
+        if source.count(self.old) != 1:
+            raise ValueError(
+                f"mutant {self.name!r}: its text is {source.count(self.old)} times in {self.file}; "
+                "bring it up to date with the code"
+            )
+        return source.replace(self.old, self.new)
+
+
+MUTANTS = [
+    # Cancellation
+    Mutant(
+        name="a cancel is swallowed in the queue",
+        file="router/queue.py",
+        old="""                self.leave()
+            raise
+        return waiter.verdict""",
+        new="""                self.leave()
+        return waiter.verdict""",
+    ),
+    Mutant(
+        name="a client that leaves is not noticed",
+        file="router/life.py",
+        old="""        self._gone = True
+        self._stop(outcomes.client_closed(), "the client closed the connection")""",
+        new="""        self._gone = True""",
+    ),
+    Mutant(
+        name="telling a client of its error has no bound",
+        file="router/life.py",
+        old="        self._telling.deadline = trio.current_time() + RESPOND_BOUND_S\n",
+        new="",
+    ),
+    Mutant(
+        name="an errand has no bound",
+        file="router/errands.py",
+        old="with trio.move_on_after(ERRAND_BOUND_S):",
+        new="with trio.CancelScope(shield=True):",
+    ),
+    Mutant(
+        name="a cancelled wait for a connection keeps its slot",
+        file="net/pool.py",
+        old="""            if exchange is not None:
+                exchange.close()
+            else:
+                self._free_slot()
+            raise""",
+        new="""            if exchange is not None:
+                exchange.close()
+            raise""",
+    ),
+    Mutant(
+        name="an engine's leg is not closed",
+        file="router/attempt.py",
+        old="""            return self._decode_failed(error, run)
+        finally:
+            run.close()
+            if place is not None:""",
+        new="""            return self._decode_failed(error, run)
+        finally:
+            if place is not None:""",
+    ),
+    # Seats, places, credits
+    Mutant(
+        name="a seat is given back twice",
+        file="router/life.py",
+        old="""        finally:
+            core.queue.leave()
+        if""",
+        new="""        finally:
+            core.queue.leave()
+            if self.avoid:
+                core.queue.leave()
+        if""",
+    ),
+    Mutant(
+        name="a seat is given back only by those who were served",
+        file="router/life.py",
+        old="""        finally:
+            core.queue.leave()
+        if outcome.terminal is Terminal.COMPLETED:
+            core.served""",
+        new="""        finally:
+            pass
+        if outcome.terminal is Terminal.COMPLETED:
+            core.queue.leave()
+            core.served""",
+    ),
+    Mutant(
+        name="a place is not given back when its decode failed",
+        file="router/attempt.py",
+        old="""            if place is not None:
+                place.release()""",
+        new="""            if place is not None and run.visible:
+                place.release()""",
+    ),
+    Mutant(
+        name="a place that just came is lost to a cancel",
+        file="router/seats.py",
+        old="""            if waiter.place is None:
+                del self._waiters[waiter]
+            else:
+                waiter.place.release()
+            raise""",
+        new="""            if waiter.place is None:
+                del self._waiters[waiter]
+            raise""",
+    ),
+    Mutant(
+        name="the last in the queue is the first",
+        file="router/queue.py",
+        old="waiter, _ = self._waiters.popitem(last=False)",
+        new="waiter, _ = self._waiters.popitem(last=True)",
+    ),
+    Mutant(
+        name="a credit is not given back",
+        file="router/life.py",
+        old="""            self._owed_credit = False
+            self.core.credits.give_back()""",
+        new="""            self._owed_credit = False""",
+    ),
+    Mutant(
+        name="a credit is given back though the retry was sent",
+        file="router/life.py",
+        old="""        \"\"\"The attempt goes to an engine: a retry has now cost its credit.\"\"\"
+        self._owed_credit = False""",
+        new="""        \"\"\"The attempt goes to an engine: a retry has now cost its credit.\"\"\"
+""",
+    ),
+    Mutant(
+        name="the places of retained requests leak",
+        file="router/life.py",
+        old="""            if self._retained:
+                core.forget()""",
+        new="""            if self._retained and self._stopped is None:
+                core.forget()""",
+    ),
+    # Limits and deadlines
+    Mutant(
+        name="the gap limit is not armed again",
+        file="router/decode.py",
+        old="""                    data = await read()
+                    heard = current_time()
+""",
+        new="""                    data = await read()
+""",
+    ),
+    Mutant(
+        name="the gap limit never fires",
+        file="router/decode.py",
+        old="with trio.CancelScope(deadline=heard + gap_s):",
+        new="with trio.CancelScope():",
+    ),
+    Mutant(
+        name="a retry restarts the deadline",
+        file="router/life.py",
+        old="""        self.watch.enter(Phase.BACKOFF, now)
+        self._owed_credit = True""",
+        new="""        self.watch.enter(Phase.BACKOFF, now)
+        self.deadline = self._scope.deadline = now + self.core.config.serving.request_timeout_s
+        self._owed_credit = True""",
+    ),
+    Mutant(
+        name="the first token has no limit",
+        file="router/decode.py",
+        old="with trio.CancelScope(deadline=min(self._first_by, self._lease_ends)) as limit:",
+        new="with trio.CancelScope(deadline=self._lease_ends) as limit:",
+    ),
+    Mutant(
+        name="the first token's limit begins when the request was written",
+        file="router/decode.py",
+        old="""        leg, sink = self._sent, self._sink
+        out = b""
+""",
+        new="""        leg, sink = self._sent, self._sink
+        self._begun = trio.current_time()
+        out = b""
+""",
+    ),
+    Mutant(
+        name="a prefill has no limit",
+        file="router/attempt.py",
+        old="with trio.CancelScope(deadline=started + core.config.serving.prefill_timeout_s):",
+        new="with trio.CancelScope():",
+    ),
+    Mutant(
+        name="a back-off may end after the deadline",
+        file="retry/policy.py",
+        old="if now + delay >= deadline:",
+        new="if now >= deadline:",
+    ),
+    Mutant(
+        name="the time ledger counts some time twice",
+        file="model/spent.py",
+        old="        self._since = now\n\n    def spent",
+        new="""        if phase is not Phase.DECODE:
+            self._since = now
+
+    def spent""",
+    ),
+    # Retries and output
+    Mutant(
+        name="a retry follows visible output",
+        file="retry/policy.py",
+        old="""        if failure.visible:
+            return NoRetry(Why.VISIBLE_OUTPUT)
+""",
+        new="",
+    ),
+    Mutant(
+        name="a client's mistake is tried again",
+        file="retry/policy.py",
+        old="return FailureClass.NEUTRAL, False",
+        new="return FailureClass.NEUTRAL, True",
+    ),
+    Mutant(
+        name="there is one attempt too many",
+        file="retry/policy.py",
+        old="if attempt >= self.max_attempts:",
+        new="if attempt > self.max_attempts:",
+    ),
+    Mutant(
+        name="a stream without its end counts as whole",
+        file="router/decode.py",
+        old="""                    if not data:
+                        sink.finish()  # raises: the stream is not done
+                    out = feed(data)""",
+        new="""                    if not data:
+                        return b""
+                    out = feed(data)""",
+    ),
+    Mutant(
+        name="what a slow client has not taken is dropped",
+        file="router/decode.py",
+        old="""            if outrun:
+                await life.reply.flush()
+                heard""",
+        new="""            if outrun:
+                heard""",
+    ),
+    Mutant(
+        name="an attempt has the ids of the one before",
+        file="router/attempt.py",
+        old='self._ids = f"{life.request_id}-{n}"',
+        new='self._ids = f"{life.request_id}-1"',
+    ),
+    # Handoffs
+    Mutant(
+        name="a handoff is used again by a retry",
+        file="router/attempt.py",
+        old="""        prefilled = await self._prefill()
+        if isinstance(prefilled, Failure):
+            return prefilled
+""",
+        new="""        prefilled = self.core.__dict__.get(self.life) or await self._prefill()
+        if isinstance(prefilled, Failure):
+            return prefilled
+        self.core.__dict__[self.life] = prefilled
+""",
+    ),
+    Mutant(
+        name="a handoff's age is not looked at",
+        file="router/attempt.py",
+        old="return min(prefilled.held.lease_ends, self._capped(prefilled))",
+        new="return inf",
+    ),
+    Mutant(
+        name="a handoff's age counts from the end of its prefill",
+        file="router/attempt.py",
+        old="""        cap = self.core.config.serving.handoff_timeout_s
+        return prefilled.started + cap if cap else inf""",
+        new="""        cap = self.core.config.serving.handoff_timeout_s
+        return prefilled.started + (self.times.prefill_s or 0.0) + cap if cap else inf""",
+    ),
+    Mutant(
+        name="a lease that ends before the first token is not looked at",
+        file="router/decode.py",
+        old="with trio.CancelScope(deadline=min(self._first_by, self._lease_ends)) as limit:",
+        new="with trio.CancelScope(deadline=self._first_by) as limit:",
+    ),
+    Mutant(
+        name="a handoff that nobody wants is forgotten",
+        file="router/attempt.py",
+        old="            if held is not None and run.strands_handoff:",
+        new="            if held is not None and run.strands_handoff and run.sent:",
+    ),
+    Mutant(
+        name="an answer that came as its request was cancelled is forgotten",
+        file="engine/client.py",
+        old="""                    on_late(PrefillReply(late, trio.current_time()))
+""",
+        new="""                    pass
+""",
+    ),
+    Mutant(
+        name="a decoder that was written to is thought to have accepted",
+        file="router/decode.py",
+        old="""            await leg.head()
+            self._accepted = True""",
+        new="""            self._accepted = True
+            await leg.head()""",
+    ),
+    Mutant(
+        name="half a handoff is passed on",
+        file="wire/handoff.py",
+        old="""    remote_engine_id: _Text
+    remote_block_ids""",
+        new="""    remote_engine_id: _Text = ""
+    remote_block_ids""",
+    ),
+    # Accounts
+    Mutant(
+        name="an engine is blamed for the router's own want of connections",
+        file="router/core.py",
+        old="""        if failure is FailureClass.LOCAL:
+            return
+""",
+        new="",
+    ),
+    Mutant(
+        name="a request that ends during its tokenise leg is counted as counting for ever",
+        file="router/sizing.py",
+        old="""    finally:
+        life.core.counting[engine.iid] -= 1
+    life""",
+        new="""    finally:
+        pass
+    life.core.counting[engine.iid] -= 1
+    life""",
+    ),
+    Mutant(
+        name="tokens are counted twice",
+        file="router/life.py",
+        old="        record.tokens_counted = tokens",
+        new="        record.tokens_counted = tokens - 1",
+    ),
+    Mutant(
+        name="the client gets the usage that the router asked for",
+        file="router/decode.py",
+        old="strip_usage=not request.include_usage",
+        new="strip_usage=False",
+    ),
+]
