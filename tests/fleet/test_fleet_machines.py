@@ -107,7 +107,7 @@ class Standing:
 
     @property
     def pause(self) -> float:
-        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self.events - 1))
+        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self.events - 1))
 
     def doubtful(self, now: float) -> bool:
         return any(now < end for end in self.pauses + self.busy)
@@ -164,6 +164,18 @@ class TrustMachine(RuleBasedStateMachine):
         if standing.events and not standing.doubtful(self.now):
             standing.on_trial = True
             standing.pauses.append(self.now + standing.pause)
+
+    @rule(iid=IIDS, phase=st.sampled_from(Trust.PHASES), good=st.booleans())
+    def try_again(self, iid: str, phase: Phase, good: bool) -> None:
+        """A leg is sent as soon as there is no doubt, and reports."""
+        while self.trust.doubtful(iid, phase, self.now):
+            self.now = self.trust.changes_at([iid], phase, self.now)
+        self.send(iid, phase)
+        self.agrees()
+        if good:
+            self.go_well(iid, phase)
+        else:
+            self.fail(iid, phase, FailureClass.STREAM, None)
 
     @rule(seconds=SECONDS)
     def pass_time(self, seconds: float) -> None:

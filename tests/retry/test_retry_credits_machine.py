@@ -16,8 +16,8 @@ class CreditsMachine(RuleBasedStateMachine):
     """Retries are scheduled, dispatched or called off, and requests succeed, in any order."""
 
     @initialize(
-        budget=st.integers(0, 4),
-        replenish=st.one_of(st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.floats(0, 1)),
+        budget=st.integers(0, 3),
+        replenish=st.sampled_from([0.1, 0.3, 0.5, 1.0, 0.0]) | st.floats(0, 1),
     )
     def build(self, budget: int, replenish: float) -> None:
         self.credits = Credits(budget, replenish)
@@ -43,6 +43,12 @@ class CreditsMachine(RuleBasedStateMachine):
         self.scheduled -= 1
         self.given_back += 1
         self.add(Fraction(1))
+
+    @precondition(lambda self: self.scheduled)
+    @rule()
+    def recover_and_call_off(self) -> None:
+        self.succeed(12)
+        self.call_off()
 
     @precondition(lambda self: self.scheduled)
     @rule()
