@@ -107,8 +107,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.go_on(ticks)
 
     @precondition(lambda self: not self.closed and len(self.line) > 2)
-    @rule(ticks=st.integers(0, 4))
-    def close(self, ticks: int) -> None:
+    @rule(ticks=st.integers(0, 4), gone=st.booleans())
+    def close(self, ticks: int, gone: bool) -> None:
+        """For good; perhaps in the moment in which a waiting request is cancelled."""
+        if gone:
+            self.cancel(self.line[0])
         self.queue.close()
         self.closed = True
         for request in self.line:
