@@ -42,7 +42,7 @@ class QueueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.run.close()
 
-    @initialize(seats=st.integers(1, 3), capacity=st.integers(0, 4))
+    @initialize(seats=st.integers(1, 2), capacity=st.sampled_from([3, 4, 2, 1, 0]))
     def build(self, seats: int, capacity: int) -> None:
         self.queue = AdmissionQueue(seats, capacity)
         self.closed = False
@@ -106,10 +106,12 @@ class QueueMachine(RuleBasedStateMachine):
     def wait(self, ticks: int) -> None:
         self.go_on(ticks)
 
-    @precondition(lambda self: not self.closed and len(self.line) > 2)
-    @rule(ticks=st.integers(0, 4), gone=st.booleans())
-    def close(self, ticks: int, gone: bool) -> None:
-        """For good; perhaps in the moment in which a waiting request is cancelled."""
+    @precondition(lambda self: not self.closed and len(self.line) > 1)
+    @rule(certain=st.booleans(), ticks=st.integers(0, 4), gone=st.booleans())
+    def close(self, certain: bool, ticks: int, gone: bool) -> None:
+        """For good, so it is not done at once; perhaps as a waiting request is cancelled."""
+        if not certain:
+            return
         if gone:
             self.cancel(self.line[0])
         self.queue.close()
@@ -118,6 +120,7 @@ class QueueMachine(RuleBasedStateMachine):
             request.verdict = Admission.CLOSED
         self.turned_away += self.line
         self.line = []
+        self.come_and_do_not_wait()
         self.go_on(ticks)
 
     def free_one(self, data: st.DataObject) -> None:
@@ -209,4 +212,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(deadline=None, max_examples=150, stateful_step_count=30)
+TestQueue.settings = settings(deadline=None, max_examples=200, stateful_step_count=30)

@@ -53,7 +53,7 @@ class SeatsMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.run.close()
 
-    @initialize(per_engine=st.sampled_from([1, 1, 2, 0]))
+    @initialize(per_engine=st.sampled_from([1, 1, 1, 2, 0]))
     def build(self, per_engine: int) -> None:
         self.ledger = Ledger(ENGINES)
         self.desk = SeatDesk(Phase.DECODE, per_engine, self.ledger)
@@ -141,7 +141,7 @@ class SeatsMachine(RuleBasedStateMachine):
         self.settle()
         if not self.line:
             return
-        leg = data.draw(st.sampled_from(self.line))
+        leg = data.draw(st.sampled_from(self.line[:2]))
         steps = [partial(self.cancel, leg), partial(self.end_one, data, 0)]
         if place_first:
             steps.reverse()
@@ -292,4 +292,4 @@ class SeatsMachine(RuleBasedStateMachine):
 
 
 TestSeats = SeatsMachine.TestCase
-TestSeats.settings = settings(deadline=None, max_examples=120, stateful_step_count=40)
+TestSeats.settings = settings(deadline=None, max_examples=150, stateful_step_count=40)
