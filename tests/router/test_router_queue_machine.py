@@ -74,12 +74,18 @@ class QueueMachine(RuleBasedStateMachine):
             self.keep(request)
         self.go_on(ticks)
 
+    @rule(count=st.integers(2, 5))
+    def come_in_numbers(self, count: int) -> None:
+        for _ in range(count):
+            self.come(0)
+
     @precondition(lambda self: self.seated)
     @rule(data=st.data(), ticks=st.integers(0, 4))
     def leave(self, data: st.DataObject, ticks: int) -> None:
         self.free_one(data)
         self.go_on(ticks)
 
+    @precondition(lambda self: not all(request.told for request in self.everyone()))
     @rule(data=st.data(), ticks=st.integers(0, 4))
     def give_up(self, data: st.DataObject, ticks: int) -> None:
         """A waiting request is cancelled; it may have its verdict, and not know."""
@@ -102,6 +108,7 @@ class QueueMachine(RuleBasedStateMachine):
             steps[1]()
         self.settle()
 
+    @precondition(lambda self: not all(request.told for request in self.everyone()))
     @rule(ticks=st.integers(0, 4))
     def wait(self, ticks: int) -> None:
         self.go_on(ticks)
@@ -212,4 +219,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(deadline=None, max_examples=200, stateful_step_count=30)
+TestQueue.settings = settings(deadline=None, max_examples=150, stateful_step_count=30)
