@@ -549,4 +549,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(deadline=None, stateful_step_count=40)
+TestPool.settings = settings(deadline=None, max_examples=200, stateful_step_count=40)
