@@ -1,34 +1,7 @@
-from random import Random
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from narwhal.fleet import Ledger, Orphans, Reservation
+from narwhal.fleet import Ledger, Orphans
 from narwhal.model import Phase
-
-LEGS = st.tuples(
-    st.sampled_from(["a", "b"]), st.sampled_from(Ledger.PHASES), st.integers(0, 10_000)
-)
-
-
-@given(st.lists(LEGS, max_size=40), st.randoms(use_true_random=False))
-def test_it_is_the_sum_of_what_is_out(legs: list[tuple[str, Phase, int]], rng: Random) -> None:
-    ledger = Ledger(["a", "b"])
-    out: list[Reservation] = []
-    for iid, phase, tokens in legs:
-        out.append(ledger.reserve(iid, phase, tokens))
-        if rng.random() < 0.4:
-            out.pop(rng.randrange(len(out))).release()
-        for engine in "ab":
-            for each in Ledger.PHASES:
-                mine = [r for r in out if (r.iid, r.phase) == (engine, each)]
-                assert ledger.residents(engine, each) == len(mine)
-                assert ledger.tokens(engine, each) == sum(r.tokens for r in mine)
-        assert ledger.total == len(out)
-    for reservation in out:
-        reservation.release()
-    assert ledger.total == 0
 
 
 def test_a_second_release_is_a_defect_and_changes_nothing() -> None:

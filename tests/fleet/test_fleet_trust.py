@@ -77,6 +77,17 @@ def test_busy_is_a_short_pause_that_does_not_grow() -> None:
     assert not trust.doubtful("a", D, 19.0 + BUSY_PAUSE_S)
 
 
+def test_a_busy_answer_hides_no_failure_that_follows() -> None:
+    trust = Trust(["a"])
+    trust.failed("a", D, FailureClass.OVERLOAD, 0.0, retry_after=10.0)
+    trust.failed("a", D, FailureClass.TIMEOUT, 1.0)
+    assert trust.failures("a", D) == 1
+    trust.failed("a", D, FailureClass.TIMEOUT, 1.0 + FIRST_PAUSE_S)
+    assert trust.failures("a", D) == 2
+    trust.placed("a", D, 10.0)
+    assert trust.doubtful("a", D, 10.0), "the others wait for the trial"
+
+
 @given(st.floats(0, 1e6, allow_nan=False))
 def test_a_busy_engine_gets_the_pause_it_asks_for_within_reason(asked: float) -> None:
     trust = Trust(["a"])

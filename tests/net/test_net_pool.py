@@ -392,6 +392,33 @@ def test_nothing_is_replayed_after_a_response_byte() -> None:
     in_virtual_time(body, script)
 
 
+@pytest.mark.parametrize(("size", "delay"), [(3, 0.5), (1_000_000, 0.0)])
+def test_a_cancel_while_a_request_is_sent_again_ends_its_exchange(size: int, delay: float) -> None:
+    """While the second connection is opened, and while the request is written to it."""
+    request = b"POST / HTTP/1.1\r\nhost: n1\r\ncontent-length: %d\r\n\r\n" % size + b"q" * size
+
+    async def script(stream: ByteStream, number: int) -> None:
+        if number == 0:
+            await read_request(stream)
+            await stream.send_all(OK)
+            await read_request(stream)
+        else:
+            await trio.sleep(1000)
+
+    async def body(pool: ConnectionPool, engine: Engine) -> None:
+        assert await ask(pool) == b"ok"
+        exchange = await pool.send(request, replayable=True)
+        with trio.move_on_after(1.5) as scope:
+            await exchange.response()
+        assert scope.cancelled_caught
+        assert pool.replays == 1
+        assert pool.busy == 0
+        with trio.fail_after(1), pytest.raises(EngineClosed, match="at this end"):
+            await exchange.response()
+
+    in_virtual_time(body, script, network=MemoryNetwork(latency=lambda host, port: delay))
+
+
 class LateReset(ByteStream):
     """A stream whose reset is only noticed by the next write, as between two kernels."""
 

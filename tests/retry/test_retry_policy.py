@@ -5,7 +5,6 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from narwhal.model import Failure, FailureClass, Phase
 from narwhal.retry import Credits, NoRetry, RetryIn, RetryPolicy, Why, classify_status
@@ -89,46 +88,3 @@ def test_full_jitter_below_its_ceiling_and_before_the_deadline(
     else:
         assert decision.why is Why.DEADLINE
         assert wallet.available == 5, "a retry that is not scheduled costs nothing"
-
-
-class CreditsMachine(RuleBasedStateMachine):
-    """Credits against a model that counts what happened."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.credits = Credits(3, 0.25)
-        self.model = 3.0
-        self.out = 0
-
-    @rule()
-    def take(self) -> None:
-        taken = self.credits.take_nowait()
-        assert taken is (self.model >= 1)
-        if taken:
-            self.model -= 1
-            self.out += 1
-
-    @precondition(lambda self: self.out)
-    @rule()
-    def give_back(self) -> None:
-        self.credits.give_back()
-        self.out -= 1
-        self.model = min(3.0, self.model + 1)
-
-    @precondition(lambda self: self.out)
-    @rule()
-    def dispatch(self) -> None:
-        self.out -= 1
-
-    @rule()
-    def success(self) -> None:
-        self.credits.succeeded()
-        self.model = min(3.0, self.model + 0.25)
-
-    @invariant()
-    def bounded(self) -> None:
-        assert self.credits.available == pytest.approx(self.model)
-        assert 0 <= self.credits.available <= 3
-
-
-TestCredits = CreditsMachine.TestCase

@@ -33,9 +33,15 @@ class _Standing:
     failures: int = 0
     """Consecutive failures that say the engine is broken; busy answers do not count."""
     avoid_until: float = float("-inf")
+    """The end of the pause after a failure, or of the time that a trial is given."""
+    busy_until: float = float("-inf")
     failed_at: float = float("-inf")
     trial: bool = False
     """A leg was sent there although the last ones failed, and has not reported yet."""
+
+    @property
+    def doubtful_until(self) -> float:
+        return max(self.avoid_until, self.busy_until)
 
 
 class Trust:
@@ -68,14 +74,16 @@ class Trust:
             standing = self._standing[iid, each]
             if failure is FailureClass.OVERLOAD:
                 pause = min(max(BUSY_PAUSE_S, retry_after or 0.0), LONGEST_PAUSE_S)
+                standing.busy_until = max(standing.busy_until, now + pause)
             else:
                 # An engine that dies takes all its legs along: that is one event, not a streak.
+                # That it was busy before is another matter, and hides no failure.
                 if standing.trial or now >= standing.avoid_until:
                     standing.failures += 1
                 standing.trial = False
                 standing.failed_at = now
                 pause = _pause(standing.failures)
-            standing.avoid_until = max(standing.avoid_until, now + pause)
+                standing.avoid_until = max(standing.avoid_until, now + pause)
 
     def succeeded(self, iid: str, phase: Phase) -> None:
         """Take note of a leg of `phase` that went well: nothing is held against it any more."""
@@ -84,18 +92,18 @@ class Trust:
     def placed(self, iid: str, phase: Phase, now: float) -> None:
         """Take note that a leg goes to `iid`: if it is a trial, the others wait for its result."""
         standing = self._standing[iid, phase]
-        if standing.failures and now >= standing.avoid_until:
+        if standing.failures and now >= standing.doubtful_until:
             standing.avoid_until = now + _pause(standing.failures)
             standing.trial = True
 
     def doubtful(self, iid: str, phase: Phase, now: float) -> bool:
         """Whether another engine should be preferred for a leg of `phase` at `now`."""
-        return now < self._standing[iid, phase].avoid_until
+        return now < self._standing[iid, phase].doubtful_until
 
     def changes_at(self, iids: Iterable[str], phase: Phase, now: float) -> float:
         """When a doubt or a quarantine of one of these engines ends next; `inf` if none does."""
         standings = [self._standing[iid, phase] for iid in iids]
-        times = [each.avoid_until for each in standings]
+        times = [each.doubtful_until for each in standings]
         times += [each.failed_at + self._quarantine_s for each in standings]
         return min((time for time in times if time > now), default=float("inf"))
 

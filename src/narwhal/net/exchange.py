@@ -22,7 +22,8 @@ class Exchange:
 
     A synchronous context manager: leaving the block closes it, whatever is being cancelled. Once
     the response is complete its connection is back in the pool, before `close`. Cancelling any
-    method loses nothing and leaves the exchange usable; only closing ends it.
+    method loses nothing and leaves the exchange usable, with one exception: a request that is
+    being sent once more, see `response`, cannot be gone on with, and the cancel closes it.
     """
 
     __slots__ = (
@@ -239,9 +240,13 @@ class Exchange:
         self._write_failed = False
         self.request_bytes = 0
         self._pool.replays += 1
-        self._stream = await self._pool.replace(self._stream)
-        self._reader = self._new_reader()
-        await self.transmit()
+        try:
+            self._stream = await self._pool.replace(self._stream)
+            self._reader = self._new_reader()
+            await self.transmit()
+        except BaseException:
+            self.close()  # there is no connection, or one with a part of the request on it
+            raise
 
     def _new_reader(self) -> ResponseReader:
         head_only = self._request.startswith(b"HEAD ")

@@ -175,12 +175,15 @@ class Core:
     ) -> None:
         """A leg of `phase` failed on `iid`; count it, and trust the engine less.
 
-        What went wrong in the router itself is no news of the engine.
+        What went wrong in the router itself is no news of the engine. Legs that wait may choose
+        differently now: once all are doubtful, one that is free will do.
         """
         if failure is FailureClass.LOCAL:
             return
         self.trust.failed(iid, phase, failure, trio.current_time(), retry_after=retry_after)
         self.telemetry.engine_failed(iid, failure)
+        for desk in self.desks.values():
+            desk.serve_waiters()
 
     # Projections
 

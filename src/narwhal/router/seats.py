@@ -52,14 +52,31 @@ class Place:
 
 
 class _Waiter:
-    __slots__ = ("key", "pick", "place", "tokens", "woken")
+    __slots__ = ("_again_at", "_alarm", "key", "pick", "place", "tokens", "woken")
 
-    def __init__(self, pick: Pick, tokens: int, key: object) -> None:
+    def __init__(self, pick: Pick, tokens: int, key: object, again_at: Callable[[], float]) -> None:
         self.pick = pick
         self.tokens = tokens
         self.key = key
         self.place: Place | None = None
         self.woken = trio.Event()
+        self._again_at = again_at
+        self._alarm = trio.CancelScope()
+
+    @property
+    def armed(self) -> bool:
+        """Whether it will ask again by itself."""
+        return self._alarm.deadline < inf
+
+    def arm(self) -> None:
+        """It asked in vain: note when to ask again."""
+        self._alarm.deadline = self._again_at()
+
+    async def wait(self) -> None:
+        """Wait for a place, or until it is time to ask again."""
+        with self._alarm:
+            await self.woken.wait()
+        self._alarm = trio.CancelScope()
 
 
 class SeatDesk:
@@ -106,33 +123,39 @@ class SeatDesk:
 
         Legs with the same `key` choose alike: where one finds nothing, the others need not ask.
 
-        `pick` is called again, synchronously, whenever a place comes free, and at the times that
-        `again_at` gives: when it may choose differently for other reasons. A cancel leaves the
-        line, and gives the place back if it just came; after a wait, one that was asked for in
-        the same moment is heard first.
+        `pick` is called again, synchronously, whenever a place comes free, and at the time that
+        `again_at` gives: when it may next choose differently for other reasons. That is asked
+        each time `pick` finds nothing, for an engine may come to be avoided during the wait. A
+        cancel leaves the line, and gives the place back if it just came; after a wait, one that
+        was asked for in the same moment is heard first.
         """
         if not self._waiters and (place := self.take_nowait(pick, tokens)) is not None:
             return place
-        waiter = _Waiter(pick, tokens, key)
+        waiter = _Waiter(pick, tokens, key, again_at)
         self._waiters[waiter] = None
         # Others may wait for engines that this leg does not want: it need not stand behind them.
         self.serve_waiters()
         try:
             while waiter.place is None:
-                with trio.CancelScope(deadline=again_at()):
-                    await waiter.woken.wait()
+                await waiter.wait()
                 self.serve_waiters()
             await trio.lowlevel.checkpoint()
         except trio.Cancelled:
             if waiter.place is None:
                 del self._waiters[waiter]
+                if waiter.armed:
+                    self.serve_waiters()  # another one has to see to it that they ask again
             else:
                 waiter.place.release()
             raise
         return waiter.place
 
     def serve_waiters(self) -> None:
-        """Give free places to waiting legs, the longest waiting first."""
+        """Give free places to waiting legs, the longest waiting first.
+
+        To be called whenever a leg may choose differently although no place came free. Of those
+        that choose alike, the first asks again for all of them when its time comes.
+        """
         in_vain: set[object] = set()
         for waiter in list(self._waiters):
             if waiter.key in in_vain:
@@ -142,6 +165,7 @@ class SeatDesk:
             place = self.take_nowait(waiter.pick, waiter.tokens)
             if place is None:
                 in_vain.add(waiter.key)
+                waiter.arm()
             else:
                 del self._waiters[waiter]
                 waiter.place = place
