@@ -118,14 +118,10 @@ MUTANTS = [
     Mutant(
         name="a place that just came is lost to a cancel",
         file="router/seats.py",
-        old="""            if waiter.place is None:
-                del self._waiters[waiter]
-            else:
+        old="""            else:
                 waiter.place.release()
             raise""",
-        new="""            if waiter.place is None:
-                del self._waiters[waiter]
-            raise""",
+        new="""            raise""",
     ),
     Mutant(
         name="the last in the queue is the first",

@@ -416,7 +416,9 @@ def test_a_cancel_while_a_request_is_sent_again_ends_its_exchange(size: int, del
         with trio.fail_after(1), pytest.raises(EngineClosed, match="at this end"):
             await exchange.response()
 
-    in_virtual_time(body, script, network=MemoryNetwork(latency=lambda host, port: delay))
+    in_virtual_time(
+        body, script, network=MemoryNetwork(links=lambda host, port: Link(delay_s=delay))
+    )
 
 
 class LateReset(ByteStream):

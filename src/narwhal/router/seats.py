@@ -160,8 +160,6 @@ class SeatDesk:
         for waiter in list(self._waiters):
             if waiter.key in in_vain:
                 continue
-            if not self._any_free():
-                return
             place = self.take_nowait(waiter.pick, waiter.tokens)
             if place is None:
                 in_vain.add(waiter.key)
@@ -170,6 +168,3 @@ class SeatDesk:
                 del self._waiters[waiter]
                 waiter.place = place
                 waiter.woken.set()
-
-    def _any_free(self) -> bool:
-        return any(self.free(iid) > 0 for iid in self._ledger.iids)
