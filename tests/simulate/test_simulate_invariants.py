@@ -343,6 +343,26 @@ def a_first_token_is_too_late(evidence: Evidence) -> Evidence:
     return with_row(evidence, row, attempts=attempts)
 
 
+@breaks("limits do not fire early")
+def a_prefill_is_given_up_early(evidence: Evidence) -> Evidence:
+    _, row = completed(evidence, stream=True)
+    attempts = tuple(attrs.evolve(each, limit=Limit.PREFILL) for each in row.attempts)
+    return with_row(evidence, row, attempts=attempts)
+
+
+@breaks("limits do not fire early")
+def a_stream_is_given_up_between_two_tokens(evidence: Evidence) -> Evidence:
+    _, row = completed(evidence, stream=True)
+    attempts = tuple(attrs.evolve(each, limit=Limit.READ_GAP) for each in row.attempts)
+    return with_row(evidence, row, attempts=attempts)
+
+
+@breaks("retry credits are conserved")
+def a_retry_costs_nothing(evidence: Evidence) -> Evidence:
+    changes = [each for each in evidence.credit_changes if each != "taken"]
+    return attrs.evolve(evidence, credit_changes=tuple(changes))
+
+
 @breaks("attempts are within bounds")
 def there_are_too_many_attempts(evidence: Evidence) -> Evidence:
     _, row = completed(evidence, stream=True)

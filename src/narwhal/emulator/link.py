@@ -84,7 +84,7 @@ class Link:
         """Send status and headers, at the latest with the first write."""
         self.started = True
         if self.record is not None:
-            self.record.status, self.record.answered = status, trio.current_time()
+            self.record.answer(status)
         await self._send(
             {
                 "type": "http.response.start",
@@ -96,7 +96,7 @@ class Link:
     async def write(self, data: bytes) -> None:
         """Send a part of the body; an empty one sends what is due of the head."""
         if self.record is not None:
-            self.record.sent += data
+            self.record.write(data)
         if self._fast is not None:
             await self._fast(data)
         else:
@@ -106,7 +106,7 @@ class Link:
         """Send the last part of the body."""
         self.over = True
         if self.record is not None:
-            self.record.sent += data
+            self.record.write(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     def abort(self, *, reset: bool = False) -> None:

@@ -76,7 +76,18 @@ class Record:
     """When its head was sent."""
     sent: bytearray = attrs.field(factory=bytearray, repr=False)
     """The answer's body, as far as it was written."""
+    last_sent: float | None = None
+    """When something was last written to it."""
     _stats: Stats = attrs.field(repr=False)
+
+    def answer(self, status: int) -> None:
+        """Its head is being sent."""
+        self.status, self.answered = status, trio.current_time()
+
+    def write(self, data: bytes) -> None:
+        """So much of its body is being sent."""
+        self.sent += data
+        self.last_sent = trio.current_time()
 
     def __enter__(self) -> Self:
         stats = self._stats

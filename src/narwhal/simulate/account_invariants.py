@@ -95,6 +95,51 @@ def _too_long(evidence: Evidence, attempt: AttemptRow) -> Iterator[str]:
 
 
 @invariant(
+    "limits do not fire early",
+    "An attempt that a limit ended had as long as the limit says.",
+)
+def _limits_are_not_early(evidence: Evidence) -> Iterator[Finding]:
+    config = evidence.plan.config
+    silent = _silences(evidence)
+    waits = {
+        # In one leg for both phases, decode begins while its prefill is waited for.
+        Limit.PREFILL: ((Phase.PREFILL, Phase.DECODE), config.serving.prefill_timeout_s),
+        Limit.FIRST_TOKEN: (
+            (Phase.PREFILL, Phase.HANDOFF, Phase.DECODE),
+            config.engine.first_token_timeout_s,
+        ),
+    }
+    for row in evidence.rows:
+        fired = Counter(attempt.limit for attempt in row.attempts)
+        for limit, (phases, seconds) in waits.items():
+            spent = sum(row.spent.get(phase, 0.0) for phase in phases)
+            if spent < fired[limit] * seconds - _EARLY:
+                yield f"{row.request_id} met {limit} after {spent:.3f} s", _about(row), row.ts
+        for attempt in row.attempts:
+            silence = silent.get((row.request_id, attempt.n), inf)
+            early = silence < config.engine.decode_read_timeout_s - _EARLY
+            if attempt.limit is Limit.READ_GAP and early:
+                yield f"{row.request_id} met a gap of {silence:.3f} s", _about(row), row.ts
+
+
+def _silences(evidence: Evidence) -> dict[tuple[str, int], float]:
+    """For how long each attempt's engine had said nothing when its decode leg ended.
+
+    Known only where both ends see everything at one moment: else something may be on its way.
+    """
+    if not evidence.plan.instant:
+        return {}
+    return {
+        (leg.name.request, leg.name.attempt): leg.record.ended - leg.record.last_sent
+        for leg in evidence.legs
+        if leg.name.leg == "decode"
+        and leg.record.peer not in evidence.severed
+        and leg.record.ended is not None
+        and leg.record.last_sent is not None
+    }
+
+
+@invariant(
     "attempts are within bounds",
     "No more attempts than allowed, and none after a failure that another cannot mend.",
 )
@@ -142,9 +187,10 @@ def _credits_are_conserved(evidence: Evidence) -> Iterator[Finding]:
     retries = sum(max(len(row.attempts) - 1, 0) for row in evidence.rows)
     completed = sum(row.terminal is Terminal.COMPLETED for row in evidence.rows)
     spent = counts["taken"] - counts["given back"]
-    # A retry that was scheduled and never reached an engine may have no attempt, or one.
-    if spent > retries:
-        yield f"{spent} credits were spent on {retries} retries", (), inf
+    # A retry that was scheduled and never reached an engine may have an attempt, and costs none.
+    sent = {(leg.name.request, leg.name.attempt) for leg in evidence.legs if leg.name.attempt > 1}
+    if not len(sent) <= spent <= retries:
+        yield f"{spent} credits for {retries} retries, {len(sent)} of them sent", (), inf
     if counts["succeeded"] != completed:
         yield f"{completed} successes earned {counts['succeeded']} times", (), inf
     available = budget = float(serving.retry_budget)
