@@ -573,7 +573,11 @@ def test_heads_over_the_limits_are_refused_however_they_arrive(
     in_world(app, body, buffer_bytes=200_000)
 
 
-@pytest.mark.parametrize("cut", [one_read, trickle])
+def around_the_targets_end(head: bytes) -> list[bytes]:
+    return [head[:8193], head[8193:8200], head[8200:]]
+
+
+@pytest.mark.parametrize("cut", [one_read, trickle, around_the_targets_end])
 def test_heads_just_within_the_limits_are_served(cut: Callable[[bytes], list[bytes]]) -> None:
     heads = [
         b"GET /%b HTTP/1.1\r\nhost: x\r\n\r\n" % (b"a" * 8191),

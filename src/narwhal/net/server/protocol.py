@@ -205,10 +205,10 @@ class Http1(H11Protocol):
             return
         if len(self._head) == 1:
             self.wire.head_began()
-        if not self._head_line_seen and self._head_bytes > self._options.max_uri_bytes:
-            start = b"".join(self._head)[: self._options.max_uri_bytes + REQUEST_LINE_EXTRA]
-            self._head_line_seen = b"\n" in start
-            if not self._head_line_seen and len(start) > self._options.max_uri_bytes:
+        longest = self._options.max_uri_bytes + REQUEST_LINE_EXTRA
+        if not self._head_line_seen and self._head_bytes >= longest:
+            self._head_line_seen = b"\n" in b"".join(self._head)[:longest]
+            if not self._head_line_seen:
                 self.refuse(uri_too_long(self._options))
 
     def _explain(self, error: h11.RemoteProtocolError) -> Refusal:
