@@ -546,6 +546,7 @@ HEADS = {
     ),
     "many-headers": (b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x: y\r\n" * 128 + b"\r\n", 431),
     "long-target": (b"GET /%b HTTP/1.1\r\nhost: x\r\n\r\n" % (b"a" * 8192), 414),
+    "long-method": (b"G" * 8300 + b" / HTTP/1.1\r\nhost: x\r\n\r\n", 414),
     "endless-target": (b"GET /" + b"a" * 20_000, 414),
     "endless-header": (b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000, 431),
     "endless-headers": (b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x: y\r\n" * 20_000, 431),
