@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 # Longer inputs are cut into larger steps: the time is linear in the number of pieces.
-_MOST_STEPS = 512
+_MOST_STEPS = 256
 _MOST_CUTS = 6
 _SHOWN = 12
 _LINE_ENDS = re.compile(rb"\r\n\r\n|\n\n|\r\r|\r\n")

@@ -24,7 +24,8 @@ _BOUNDS = ("max_tokens", "max_completion_tokens", "min_tokens")
 _CHANGED_FOR_DECODE = frozenset(
     {"stream", "stream_options", "kv_transfer_params", "prompt_logprobs", "request_id"}
 )
-_LONGEST_MESSAGE = 400
+# 100 characters of the client's, each of which may take ten to be written, and a sentence.
+_LONGEST_MESSAGE = 1200
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

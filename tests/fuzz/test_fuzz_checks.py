@@ -53,7 +53,7 @@ BROKEN: dict[str, list[tuple[str, Any]]] = {
         ("narwhal.wire.openai.shorten", str),
     ],
     "request_head": [
-        ("narwhal.net.server.protocol.REQUEST_LINE_EXTRA", 0),
+        ("narwhal.net.server.heads.REQUEST_LINE_EXTRA", 0),
         ("narwhal.net.server.plain._ODD", frozenset()),
         ("narwhal.net.server.protocol.Http1._explain", None),
     ],

@@ -25,9 +25,12 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
 
         def process(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
             started.append(command)
+            said = output
             if crash is not None:
-                (tmp_path / "crashes" / command[2] / "crash-1").write_bytes(crash)
-            return subprocess.CompletedProcess(command, code, stdout=output)
+                kept = tmp_path / "crashes" / command[2] / "crash-1"
+                kept.write_bytes(crash)
+                said += f"\nartifact_prefix='x'; Test unit written to {kept}\nBase64: eA==\n"
+            return subprocess.CompletedProcess(command, code, stdout=said)
 
         monkeypatch.setattr(run, "FOUND", tmp_path / "found")
         monkeypatch.setattr(run, "CRASHES", tmp_path / "crashes")
