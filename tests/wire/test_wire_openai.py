@@ -398,7 +398,7 @@ def test_any_object_is_a_request_or_a_client_error(fields: dict[str, Any], route
 @given(body=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes_are_a_request_or_a_client_error(body: bytes) -> None:
     for route in Route:
-        with pytest.raises((InvalidRequest, UnknownModel)):
+        with contextlib.suppress(InvalidRequest, UnknownModel):
             parse_request(route, body, model="m")
 
 
