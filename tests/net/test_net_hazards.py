@@ -597,6 +597,24 @@ def test_heads_just_within_the_limits_are_served(cut: Callable[[bytes], list[byt
     in_world(echo, body)
 
 
+@pytest.mark.parametrize("x", [b"a", b"\xe9"])  # read by the short way, and by h11
+@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize("at", [0, -1, -2, -3])
+def test_the_limit_on_a_head_is_exact_however_it_arrives(x: bytes, over: int, at: int) -> None:
+    start = b"GET / HTTP/1.1\r\nhost: x\r\nx: "
+    head = start + x * (65536 + over - len(start) - 4) + b"\r\n\r\n"
+    status = b"431" if over else b"200"
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        for piece in filter(None, (head[:at], head[at:])):
+            client.send_nowait(piece)
+            await wait_all_tasks_blocked()
+        assert (await client.receive_some()).startswith(b"HTTP/1.1 %b " % status)
+
+    in_world(echo, body, buffer_bytes=200_000)
+
+
 @ours_and_stock("the limit is on incomplete heads only")
 def test_a_large_head_in_one_read_is_refused(make: Any) -> None:
     head = b"GET / HTTP/1.1\r\nhost: x\r\nx: %b\r\n\r\n" % (b"a" * 20_000)

@@ -53,7 +53,7 @@ def inspect_head(request: h11.Request, head: bytes, options: ServerOptions) -> R
     lines = raw.count(b"\r\n")
     if not blank_line or raw.count(b"\n") != lines:
         return Refusal(400, "Header lines must end with CR LF.")
-    if len(raw) > options.max_header_bytes:
+    if len(raw) + len(blank_line) > options.max_header_bytes:
         return head_too_large(options)
     if lines > options.max_headers:
         return Refusal(431, f"More than {options.max_headers} header lines.")
