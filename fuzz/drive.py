@@ -6,12 +6,17 @@ packages is instrumented, so that the search follows the parsers and not the che
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def main(name: str, arguments: list[str]) -> None:
@@ -19,9 +24,28 @@ def main(name: str, arguments: list[str]) -> None:
     with atheris.instrument_imports(include=["narwhal"]):
         from fuzz.targets import load  # noqa: PLC0415 - what is imported here is instrumented
 
-        check = load(name)
-    atheris.Setup([sys.argv[0], *arguments], check)
+        target = load(name)
+    options: dict[str, Any] = {}
+    if hasattr(target, "change"):
+        options["custom_mutator"] = _mutator(target.change)
+    atheris.Setup([sys.argv[0], *arguments], target.check, **options)
     atheris.Fuzz()
+
+
+def _mutator(
+    change: Callable[[bytes, random.Random], bytes | None],
+) -> Callable[[bytes, int, int], bytes]:
+    """The target's own way of changing an input half of the time, and the fuzzer's otherwise."""
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        chance = random.Random(seed)  # noqa: S311 - to repeat, not to surprise
+        changed = change(bytes(data), chance) if chance.random() < 0.5 else None  # noqa: PLR2004
+        if changed is None or len(changed) > most:
+            own: bytes = atheris.Mutate(data, most)
+            return own
+        return changed
+
+    return mutate
 
 
 if __name__ == "__main__":

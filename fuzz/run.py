@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.replay is not None:
         if len(chosen) != 1:
             return _fail("--replay needs the one target that the input is for")
-        targets.load(chosen[0])(options.replay.read_bytes())
+        targets.load(chosen[0]).check(options.replay.read_bytes())
         print(f"{chosen[0]}: {options.replay} breaks nothing")
         return 0
     if find_spec("atheris") is None:

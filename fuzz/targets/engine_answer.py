@@ -9,6 +9,7 @@ import contextlib
 from typing import Any
 
 from fuzz import other
+from fuzz.mutate import change_json
 from narwhal.model import EngineProtocolError, Outcome, Terminal
 from narwhal.wire.errors import error_body, error_event, parse_engine_error
 from narwhal.wire.sse import EventSplitter, event_data
@@ -16,6 +17,8 @@ from narwhal.wire.vllm import parse_tokenize
 
 _STATUSES = (200, 400, 503)
 _FIRST_ERROR, _LAST_ERROR = 400, 599
+
+change = change_json
 
 
 def check(data: bytes) -> None:

@@ -9,6 +9,7 @@ import json
 
 import attrs
 
+from fuzz.mutate import change_json
 from narwhal.config import (
     FleetConfig,
     Loaded,
@@ -25,6 +26,8 @@ _NAME = "fleet.json"
 _ENVIRON = {"ENGINE_KEY": "sk-1234", "ENGINE_URL": "http://10.0.0.9:8000", "EMPTY": "", "BAD": "\n"}
 _SECTIONS = frozenset(field.name for field in attrs.fields(FleetConfig))
 _ABOUT_THE_WHOLE = ("must ", "is nested ")
+
+change = change_json
 
 
 def check(data: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fuzz import other
+from fuzz.mutate import change_json
 from narwhal.model import EngineProtocolError, HandoffRejected, Route
 from narwhal.wire.assembly import Assembler
 from narwhal.wire.handoff import Handoff, parse_handoff
@@ -22,6 +23,8 @@ _STREAM = b'data: {"choices":[{"index":0,"text":"a","finish_reason":"stop"}]}\n\
 _HIGHEST_PORT = 65535
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+change = change_json
 
 
 def check(data: bytes) -> None:

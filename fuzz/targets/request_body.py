@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fuzz import other
+from fuzz.mutate import change_json
 from narwhal.model import ClientError, Route
 from narwhal.wire.handoff import Handoff
 from narwhal.wire.openai import CompletionRequest, parse_request
@@ -28,6 +29,8 @@ _CHANGED_FOR_DECODE = frozenset(
 _LONGEST_MESSAGE = 1200
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+change = change_json
 
 
 def check(data: bytes) -> None:

@@ -66,7 +66,7 @@ BROKEN: dict[str, list[tuple[str, Any]]] = {
 
 
 def complaints(name: str) -> list[Exception]:
-    check = targets.load(name)
+    check = targets.load(name).check
     found = []
     for path in targets.corpus(name):
         try:

@@ -1,0 +1,71 @@
+"""Changes that leave the form of an input intact, beside the fuzzer's own, which mostly do not."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import TYPE_CHECKING, Any
+
+from fuzz import other
+
+if TYPE_CHECKING:
+    import random
+
+_Place = tuple[Any, Any]
+# How often a value makes room for another; otherwise it goes, or its key does.
+_KEPT = 0.7
+
+_ODD: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2, 0.0, 0.5, 1e308, 2**31, 2**53, 2**63, 2**64, -(2**63), 10**30,
+    "", " ", "0", "m", "a" * 300, "\x00", "\n", "\ud800", "\u2028", "\U0001f600", "${X}", "http://h",
+    [], {}, [0], [[]], [{}], {"": 0},
+)  # fmt: skip
+
+
+def change_json(data: bytes, chance: random.Random) -> bytes | None:
+    """The JSON in `data` with another value or key in one place; `None` if there is none in it."""
+    if other.is_deep(data):
+        return None
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return None
+    places = _places(document) if isinstance(document, dict | list) else []
+    if not places:
+        return None
+    holder, key = chance.choice(places)
+    if chance.random() < _KEPT:
+        holder[key] = _instead_of(holder[key], places, chance)
+    else:
+        value = holder.pop(key)
+        if isinstance(holder, dict):
+            holder[_name(places, chance)] = value
+    return json.dumps(document, separators=chance.choice([(",", ":"), (", ", ": ")])).encode()
+
+
+def _instead_of(value: Any, places: list[_Place], chance: random.Random) -> Any:
+    holder, key = chance.choice(places)
+    odd = chance.choice(_ODD)
+    made = chance.choice(
+        [odd, odd, holder[key], [value], [value, value], [value, odd], {"x": value}]
+    )
+    return copy.deepcopy(made)
+
+
+def _places(value: Any) -> list[_Place]:
+    """Every place of a value inside `value`, as what holds it and its key there."""
+    found = []
+    waiting = [value]
+    while waiting:
+        holder = waiting.pop()
+        keys = list(holder) if isinstance(holder, dict) else range(len(holder))
+        for key in keys:
+            found.append((holder, key))
+            if isinstance(holder[key], dict | list):
+                waiting.append(holder[key])
+    return found
+
+
+def _name(places: list[_Place], chance: random.Random) -> str:
+    names = [key for _, key in places if isinstance(key, str)]
+    return chance.choice([*names, "", "_", "x"])
