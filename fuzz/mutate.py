@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from fuzz import other
@@ -11,6 +12,7 @@ from fuzz import other
 if TYPE_CHECKING:
     import random
 
+_EVENT = re.compile(rb"data: (.+)\n\n")
 _Place = tuple[Any, Any]
 # How often a value makes room for another; otherwise it goes, or its key does.
 _KEPT = 0.7
@@ -41,6 +43,20 @@ def change_json(data: bytes, chance: random.Random) -> bytes | None:
         if isinstance(holder, dict):
             holder[_name(places, chance)] = value
     return json.dumps(document, separators=chance.choice([(",", ":"), (", ", ": ")])).encode()
+
+
+def change_stream(data: bytes, chance: random.Random) -> bytes | None:
+    """A stream with one event changed, or repeated, dropped or moved; `None` if it has no event."""
+    events = list(_EVENT.finditer(data))
+    if not events:
+        return None
+    event = chance.choice(events)
+    rest = data[: event.start()] + data[event.end() :]
+    if chance.random() < _KEPT:
+        changed = change_json(event[1], chance)
+        return changed and data[: event.start(1)] + changed + data[event.end(1) :]
+    place = chance.choice([0, *(each.start() for each in events)])
+    return chance.choice([rest, rest[:place] + event[0] + rest[place:], data + event[0]])
 
 
 def _instead_of(value: Any, places: list[_Place], chance: random.Random) -> Any:

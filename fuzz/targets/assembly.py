@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuzz import other
+from fuzz.mutate import change_stream
 from fuzz.pieces import cuttings, sizes, take_option
 from narwhal.model import NarwhalError, ResponseTooLarge, Route, StreamFailed
 from narwhal.wire.assembly import Assembler
@@ -24,6 +25,8 @@ _TEMPLATE: dict[str, Any] = {
     "usage": {"prompt_tokens": None, "details": None},
     "kv_transfer_params": None,
 }
+
+change = change_stream
 
 
 def check(data: bytes) -> None:

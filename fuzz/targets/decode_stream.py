@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import attrs
 
+from fuzz.mutate import change_stream
 from fuzz.pieces import cuttings, sizes, take_option
 from narwhal.model import NarwhalError, ResponseTooLarge, Route, StreamFailed
 from narwhal.wire.chunks import DONE, Usage, find_error, is_usage_only, parse_chunk
@@ -15,6 +16,8 @@ from narwhal.wire.sse import EventSplitter, event_data
 
 _OPTIONS = {"chat": 1, "strip": 2, "small": 4}
 _SMALL, _LARGE = 400, 1 << 20
+
+change = change_stream
 
 
 @attrs.frozen
