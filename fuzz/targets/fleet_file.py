@@ -40,12 +40,13 @@ def check(data: bytes) -> None:
         return
     assert broken_rules(config) == []
     written = json.dumps(unstructure_fleet(config)).encode()
-    assert parse_fleet(parse_json(written), name=_NAME, environ={**_ENVIRON}) == config
+    assert parse_fleet(parse_json(written), name=_NAME, environ=_ENVIRON) == config
     _check_report(config)
 
 
 def _check_problems(error: ConfigError, document: object) -> None:
     assert error.problems, "it is refused for no reason"
+    # What is long is cut short, and may look like its neighbour.
     whole = [line for line in error.problems if "..." not in line]
     assert len(set(whole)) == len(whole), "a mistake is told twice"
     for line in error.problems:
