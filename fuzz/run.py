@@ -21,7 +21,7 @@ from fuzz import targets
 FUZZ = targets.FUZZ
 FOUND = FUZZ / "found"
 CRASHES = FUZZ / "crashes"
-EXECUTIONS = 5000
+EXECUTIONS = 10000
 MOST_BYTES = 8192
 # An input that takes longer, or more memory, is a fault as well.
 MOST_SECONDS, MOST_MEBIBYTES = 10, 2048
