@@ -49,6 +49,7 @@ def test_the_text_form(text: str, fault: Fault) -> None:
         ("kv(a,)", "argument is missing"),
         ("rst rst", "';' is missing"),
         ("early;wait(1)", "has to end the answer"),
+        ("kv(a," + "[" * 100_000 + "]" * 100_000 + ")", "nested too deeply"),
     ],
 )
 def test_what_cannot_be_read_is_explained(text: str, complaint: str) -> None:

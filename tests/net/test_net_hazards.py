@@ -546,6 +546,7 @@ HEADS = {
     ),
     "many-headers": (b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x: y\r\n" * 128 + b"\r\n", 431),
     "long-target": (b"GET /%b HTTP/1.1\r\nhost: x\r\n\r\n" % (b"a" * 8192), 414),
+    "long-method": (b"G" * 8300 + b" / HTTP/1.1\r\nhost: x\r\n\r\n", 414),
     "endless-target": (b"GET /" + b"a" * 20_000, 414),
     "endless-header": (b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000, 431),
     "endless-headers": (b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x: y\r\n" * 20_000, 431),
@@ -573,7 +574,11 @@ def test_heads_over_the_limits_are_refused_however_they_arrive(
     in_world(app, body, buffer_bytes=200_000)
 
 
-@pytest.mark.parametrize("cut", [one_read, trickle])
+def around_the_targets_end(head: bytes) -> list[bytes]:
+    return [head[:8193], head[8193:8200], head[8200:]]
+
+
+@pytest.mark.parametrize("cut", [one_read, trickle, around_the_targets_end])
 def test_heads_just_within_the_limits_are_served(cut: Callable[[bytes], list[bytes]]) -> None:
     heads = [
         b"GET /%b HTTP/1.1\r\nhost: x\r\n\r\n" % (b"a" * 8191),
@@ -590,6 +595,24 @@ def test_heads_just_within_the_limits_are_served(cut: Callable[[bytes], list[byt
             assert (await client.receive_some()).startswith(b"HTTP/1.1 200 OK")
 
     in_world(echo, body)
+
+
+@pytest.mark.parametrize("x", [b"a", b"\xe9"])  # read by the short way, and by h11
+@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize("at", [0, -1, -2, -3])
+def test_the_limit_on_a_head_is_exact_however_it_arrives(x: bytes, over: int, at: int) -> None:
+    start = b"GET / HTTP/1.1\r\nhost: x\r\nx: "
+    head = start + x * (65536 + over - len(start) - 4) + b"\r\n\r\n"
+    status = b"431" if over else b"200"
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        for piece in filter(None, (head[:at], head[at:])):
+            client.send_nowait(piece)
+            await wait_all_tasks_blocked()
+        assert (await client.receive_some()).startswith(b"HTTP/1.1 %b " % status)
+
+    in_world(echo, body, buffer_bytes=200_000)
 
 
 @ours_and_stock("the limit is on incomplete heads only")

@@ -89,6 +89,42 @@ def test_some_connections_must_not_be_used_again(data: bytes, at_once: bool) -> 
     assert not reader.reusable
 
 
+@pytest.mark.parametrize("data", [SIZED, CHUNKED])
+@pytest.mark.parametrize("ends", [b"\r\n", b"\n\r\n", b"\r"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_line_ends_after_a_response_are_nothing(data: bytes, ends: bytes, at_once: bool) -> None:
+    assert read(data + ends, *([] if at_once else [len(data)])).reusable
+    assert not read(data + ends + b"H", *([] if at_once else [len(data)])).reusable
+
+
+@pytest.mark.parametrize("data", [SIZED, CHUNKED, OK + b"\r\nhello"])
+@given(cuts=st.lists(st.integers(0, 200), max_size=3))
+def test_what_follows_the_head_of_an_answer_to_head_is_no_body(
+    data: bytes, cuts: list[int]
+) -> None:
+    reader = read(data, *cuts, head_only=True)
+    assert reader.complete
+    assert reader.take() == b""
+    assert not reader.reusable
+
+
+HEADS = [
+    OK + b"content-length: 5\r\n\r\n",
+    b"HTTP/1.1 200 %b\r\ncontent-length: 5\r\n\r\n" % (b"y" * 80),
+    b"HTTP/1.1 100 Continue\r\n\r\n" * 4 + OK + b"content-length:      5\r\n\r\n",
+    OK + b"a:\r\n" * 20 + b"content-length: 5\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("head", HEADS)
+@given(cuts=st.lists(st.integers(0, 200), max_size=3))
+def test_the_bound_of_a_head_is_exact_however_it_is_cut(head: bytes, cuts: list[int]) -> None:
+    """Found with a head over the bound that came in one read, which was not held to it."""
+    assert read(head + b"hello", *cuts, limit=len(head)).take() == b"hello"
+    with pytest.raises(EngineProtocolError, match=f"larger than {len(head) - 1} bytes"):
+        read(head + b"hello", *cuts, limit=len(head) - 1)
+
+
 def test_interim_responses_are_skipped() -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: x\r\n\r\n"
     reader = read(interim + SIZED)

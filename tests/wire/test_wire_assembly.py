@@ -423,6 +423,23 @@ def test_what_is_kept_is_bounded_and_envelopes_are_not_kept() -> None:
         fed(event(chat_chunk({"content": "x" * 2000})), max_bytes=1000)
 
 
+def test_a_long_first_event_does_not_widen_the_bound() -> None:
+    """As with `return_token_ids`: it has the prompt's ids beside the choices, no other has."""
+    first = event({**ROLE, "prompt_token_ids": list(range(1000))})
+    chunk = event(chat_chunk({"content": "0123456789" * 10}))
+    assert len(first) > 10 * len(chunk)
+    with pytest.raises(ResponseTooLarge):
+        fed(first, *[chunk] * 60, max_bytes=len(first) + 100)
+
+
+def test_what_is_new_around_the_choices_is_kept_and_counted() -> None:
+    chunks = [{**chat_chunk({"content": "a"}), f"x{n}": "y" * 1000} for n in range(5)]
+    with pytest.raises(ResponseTooLarge):
+        fed(event(ROLE), *map(event, chunks), max_bytes=5000)
+    repeated = [{**chat_chunk({"content": "a"}), "x": "y" * 1000} for _ in range(5)]
+    assert fed(event(ROLE), *map(event, repeated), max_bytes=5000).tokens == 5
+
+
 # Properties
 
 TEXT = st.text(max_size=12)

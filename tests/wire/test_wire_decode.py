@@ -38,8 +38,12 @@ def stream(
 
 
 def facts(decode: DecodeStream) -> tuple[object, ...]:
-    error = decode.error and (str(decode.error), decode.error.code, decode.error.body)
+    error = decode.error and (str(decode.error), decode.error.code, body_of(decode))
     return decode.first_token, decode.done, decode.tokens, decode.usage, error
+
+
+def body_of(decode: DecodeStream) -> bytes:
+    return decode.error.body if isinstance(decode.error, StreamFailed) else b""
 
 
 def run(decode: DecodeStream, *pieces: bytes) -> bytes:
@@ -230,7 +234,7 @@ def test_an_error_before_the_first_token() -> None:
         "the engine reported an error in its stream: 500 InternalServerError"
     )
     assert decode.error.code == "stream_error"
-    assert parse_engine_error(200, decode.error.body).message == "Internal server error"
+    assert parse_engine_error(200, body_of(decode)).message == "Internal server error"
 
 
 def test_an_error_after_output_lets_pass_what_came_before_it() -> None:
@@ -292,7 +296,7 @@ def test_forms_of_errors(error: dict[str, Any], spaced: bool) -> None:
         decode = stream()
         assert decode.feed(first + event(error, spaced=spaced)) == first
         assert decode.error is not None
-        assert json.loads(decode.error.body) == error
+        assert json.loads(body_of(decode)) == error
 
 
 @pytest.mark.parametrize(
@@ -354,6 +358,28 @@ def test_an_event_without_an_end(first: bytes) -> None:
     assert run(decode, first, b"data: ", b"x" * 994) == first
     with pytest.raises(ResponseTooLarge):
         decode.feed(b"x")
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(0, 4), tail=st.sampled_from(["", "x" * 2000, "x" * 1_000_000]), data=st.data()
+)
+def test_what_precedes_an_event_over_the_bound_is_sent_on_however_it_was_cut(
+    count: int, tail: str, data: st.DataObject
+) -> None:
+    """Found with the small events and the large one in the same read, which took all with it."""
+    small = b"".join(completion_stream(*"a" * count)) if count else b""
+    text = small + event(completion_chunk(tail)) + DONE
+    decode = stream(max_held=1000)
+    output = b""
+    pieces = data.draw(st.just([text]) | cut(text[: len(small) + 1200]))
+    with contextlib.suppress(ResponseTooLarge):
+        for piece in [*pieces, text[sum(map(len, pieces)) :]]:
+            output += decode.feed(piece)
+        decode.finish()
+    assert isinstance(decode.error, ResponseTooLarge) == bool(tail)
+    assert output == (small if tail else text)
+    assert decode.feed(DONE) == b""
 
 
 def test_a_read_over_the_bound_is_fine_if_its_events_are_not() -> None:

@@ -150,3 +150,11 @@ def test_what_gets_past_is_complete(changes: dict[str, Any], good: bool) -> None
 def test_any_bytes_are_rejected_and_nothing_else(raw: bytes) -> None:
     with pytest.raises(HandoffRejected):
         parse_handoff(raw)
+
+
+@pytest.mark.parametrize("document", [CURRENT, OLD])
+@pytest.mark.parametrize("key", [b"\\ud83d", b"\xff", b"\xed\xa0\x80"])
+def test_a_key_that_is_no_text_is_no_other_error(document: dict[str, Any], key: bytes) -> None:
+    raw = json.dumps(document).encode()[:-1] + b',"%b":1}' % key
+    with contextlib.suppress(HandoffRejected):
+        parse_handoff(raw)

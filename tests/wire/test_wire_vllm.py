@@ -198,6 +198,20 @@ def test_streamed_log_probabilities_of_the_prompt_are_the_engines_to_refuse() ->
     assert "prompt_logprobs" not in decode(request(prompt_logprobs=0, stream=True))
 
 
+@pytest.mark.parametrize("value", ["1", "0.5", "-1", "1e400", "true", '"0"', "[0]", "{}"])
+def test_what_is_no_zero_is_the_engines_to_judge(value: str) -> None:
+    body = b'{"model":"m","prompt":"x","stream":true,"prompt_logprobs":%b}' % value.encode()
+    made = parse_request(Route.COMPLETIONS, body, model="m")
+    assert b'"prompt_logprobs":%b' % value.encode() in decode_body(made, HANDOFF)
+
+
+@pytest.mark.parametrize("zero", ["0", "-0", "0.0", "0.00", "-0e5", "0E-3", "1e-999", "false"])
+def test_a_zero_is_one_however_it_is_written(zero: str) -> None:
+    body = b'{"model":"m","prompt":"x","stream":true,"prompt_logprobs":%b}' % zero.encode()
+    made = parse_request(Route.COMPLETIONS, body, model="m")
+    assert "prompt_logprobs" not in decode(made)
+
+
 def test_a_clients_backend_id_never_reaches_an_engine() -> None:
     made = request(request_id="x")
     assert "request_id" not in prefill(made)

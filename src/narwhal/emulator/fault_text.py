@@ -126,6 +126,8 @@ def _value(text: str, at: int) -> tuple[Any, int]:
         value, end = _DECODER.raw_decode(text, at)
     except json.JSONDecodeError:
         end = -1
+    except RecursionError as error:
+        raise _Unreadable("an argument is nested too deeply") from error
     if text[end : end + 1] in (",", ")") and end > at:
         return value, end
     bare = _BARE.match(text, at)

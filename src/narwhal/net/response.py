@@ -7,7 +7,7 @@ connection cannot be told from one that was cut.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import httptools
 
@@ -21,7 +21,8 @@ class ResponseReader:
     """One response to one request.
 
     `head_complete`, `complete` and `reusable` only ever go from false to true, except that
-    bytes after the end of the message take `reusable` back.
+    bytes after the end of the message, if not only line ends, take `reusable` back. Where the
+    input is cut makes no difference.
     """
 
     __slots__ = (
@@ -47,7 +48,8 @@ class ResponseReader:
         self.complete = False
         self.reusable = False
         """Whether the connection may carry another exchange."""
-        self.on_body = self.body.append
+        # What a server sends after the head of an answer to HEAD is no body.
+        self.on_body = _drop if head_only else self.body.append
         self._head_bytes = 0
         self._head_only = head_only
         self._max_head_bytes = max_head_bytes
@@ -56,9 +58,26 @@ class ResponseReader:
 
     def feed(self, data: bytes) -> None:
         """Take what was received; `EngineProtocolError` if it is not the response expected."""
+        room = len(data) if self.head_complete else self._max_head_bytes - self._head_bytes
+        if len(data) > room:
+            # The head has to end within its bound, whatever else the same read brought.
+            self.feed(data[:room])
+            if not self.head_complete:
+                self._refuse(f"its head is larger than {self._max_head_bytes} bytes")
+            data = data[room:]
         if self.complete:
-            self.reusable = False
+            if data.strip(b"\r\n"):
+                self.reusable = False
             return
+        if not self.head_complete:
+            self._head_bytes += len(data)
+        self._parse(data)
+        if self._problem is not None:
+            self._refuse(self._problem)
+        if self.complete:
+            self.close()
+
+    def _parse(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -66,15 +85,10 @@ class ResponseReader:
         except httptools.HttpParserError as error:
             if not self.complete:  # otherwise it is what follows the message that is no response
                 self._problem = self._problem or str(error)
-        if not self.head_complete:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._max_head_bytes:
-                self._problem = f"its head is larger than {self._max_head_bytes} bytes"
-        if self._problem is not None:
-            self.reusable = False
-            raise EngineProtocolError(f"not a usable HTTP/1.1 response: {self._problem}")
-        if self.complete:
-            self.close()
+
+    def _refuse(self, problem: str) -> NoReturn:
+        self.reusable = False
+        raise EngineProtocolError(f"not a usable HTTP/1.1 response: {problem}")
 
     def close(self) -> None:
         """Take no more: the parser refers back here, and memory need not wait for a collector."""
@@ -110,8 +124,6 @@ class ResponseReader:
             return
         self.status = status
         self.head_complete = True
-        if sum(len(name) + len(value) for name, value in self.headers) > self._max_head_bytes:
-            self._problem = f"its head is larger than {self._max_head_bytes} bytes"
         if self._head_only:
             self.complete = True
         elif not self._parser.should_keep_alive() and not self._framed():
@@ -125,3 +137,7 @@ class ResponseReader:
 
     def _framed(self) -> bool:
         return self.status in BODILESS_STATUSES or any(n in FRAMING for n, _ in self.headers)
+
+
+def _drop(data: bytes) -> None:
+    """Leave `data` where it is."""

@@ -60,6 +60,8 @@ _LEAST: dict[Route, dict[str, Any]] = {
 }
 # Never passed on: it is about engines, and whole answers of a decoder have null there.
 _PRIVATE = "kv_transfer_params"
+# The keys of an event that do not go to the top level of the answer as they are.
+_NOT_TOP = frozenset({"choices", "usage", _PRIVATE})
 
 
 class Assembler:
@@ -67,12 +69,11 @@ class Assembler:
 
     `template` gives the keys of this engine's whole answers and what they hold by default (see
     `PrefillAnswer.template`). No field of a stream is lost, known or not. `max_bytes` bounds
-    what is kept: the choices' JSON, without what every event repeats around them.
+    what is kept: the choices' JSON, and events with keys around them that the first had not.
     """
 
     __slots__ = (
         "_choices",
-        "_envelope",
         "_kept",
         "_max_bytes",
         "_route",
@@ -96,7 +97,6 @@ class Assembler:
         self._choices: dict[int, dict[str, Any]] = {}
         self._usage: dict[str, Any] | None = None
         self._kept = 0
-        self._envelope: int | None = None
         self.first_token = False
         """Whether generated output was seen."""
         self.done = False
@@ -171,9 +171,10 @@ class Assembler:
         choices = chunk.get("choices")
         if choices:
             self.tokens += self.first_token
-            if self._envelope is None:
-                self._envelope = max(0, size - len(msgspec.json.encode(choices)))
-        self._kept += max(0, size - (self._envelope or 0))
+        if self._top and chunk.keys() - self._top.keys() - _NOT_TOP:
+            self._kept += size  # it is kept whole; what the first event has, all others repeat
+        elif choices:
+            self._kept += len(msgspec.json.encode(choices))
 
     def _check_size(self, size: int) -> None:
         if self._kept + size > self._max_bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from narwhal.model import Route, StreamFailed
+from narwhal.model import ResponseTooLarge, Route, StreamFailed
 from narwhal.wire.chunks import (
     DONE,
     Usage,
@@ -69,7 +69,7 @@ class DecodeStream:
         """Whether generated output was seen."""
         self.done = False
         """Whether the engine ended the stream as it should, with `[DONE]`."""
-        self.error: StreamFailed | None = None
+        self.error: StreamFailed | ResponseTooLarge | None = None
         """Why the stream failed, once it did; nothing is forwarded any more."""
         self.tokens = 0
         """Events with generated output: tokens, as long as the engine sends one in each."""
@@ -83,8 +83,9 @@ class DecodeStream:
         or `[DONE]` before any token, sets `error`; what came before it in the same read is still
         returned, it and all after it never are. Bytes after `[DONE]` are dropped.
 
-        Raises `ResponseTooLarge` when what has to be held (everything before the first token,
-        and any one event) grows over `max_held` bytes.
+        When what has to be held (everything before the first token, and any one event) grows
+        over `max_held` bytes, `error` is a `ResponseTooLarge`: raised at once, or left to be
+        raised by who asks next if the same read brought something to forward.
         """
         if self.first_token and not self._splitter.pending and self._is_plain(data):
             self.tokens += data.count(self._marker)
@@ -92,7 +93,7 @@ class DecodeStream:
         return self._feed_events(data)
 
     def finish(self) -> None:
-        """The engine's body ended: raise `StreamFailed` unless it did so after `[DONE]`.
+        """The engine's body ended: raise `error`, a `StreamFailed` if it was not after `[DONE]`.
 
         A stream with `[DONE]` but no `finish_reason` passes: the engine says it is whole. Output
         with a `finish_reason` but no `[DONE]` does not.
@@ -124,22 +125,29 @@ class DecodeStream:
     def _feed_events(self, data: bytes) -> bytes:
         if self._over:
             return b""
+        try:
+            self._take(data)
+        except ResponseTooLarge as error:
+            self._fail(error)
+            if not self.first_token or not self._held:
+                raise
+        if not self.first_token:
+            return b""
+        ready = b"".join(self._held)
+        self._held.clear()
+        return ready
+
+    def _take(self, data: bytes) -> None:
         for event in self._splitter.feed(data):
             self._check_size(len(event))
             if self._look_at(event):
                 self._held.append(event)
                 self._held_bytes += len(event)
             if self._over:
-                break
+                return
             if self.first_token:
                 self._held_bytes = 0
-        else:
-            self._check_size(self._splitter.pending)
-        if not self.first_token:
-            return b""
-        ready = b"".join(self._held)
-        self._held.clear()
-        return ready
+        self._check_size(self._splitter.pending)
 
     def _check_size(self, size: int) -> None:
         if self._held_bytes + size > self._max_held:
@@ -190,7 +198,7 @@ class DecodeStream:
         self.tokens += event.count(self._marker)
         return True
 
-    def _fail(self, error: StreamFailed) -> None:
+    def _fail(self, error: StreamFailed | ResponseTooLarge) -> None:
         self.error = error
         self._over = True
 

@@ -77,9 +77,10 @@ def parse_handoff(value: msgspec.Raw | bytes | None) -> Handoff:
     raw = bytes(value)
     try:
         read = _descriptor.decode(raw)
+        problem = _find_problem(read, raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HandoffRejected(f"incomplete kv_transfer_params: {error}", missing=False) from None
-    if problem := _find_problem(read, raw):
+    if problem:
         raise HandoffRejected(f"incomplete kv_transfer_params: {problem}", missing=False)
     return Handoff(
         raw=raw,

@@ -150,7 +150,8 @@ def _read_max_tokens(route: Route, fields: Fields) -> int | None:
     for name in ("max_tokens", "max_completion_tokens"):
         bound = read_integer(fields, name)
         if bound is not None and bound < 1:
-            raise InvalidRequest(f"{name!r} must be at least 1, got {bound}.", param=name)
+            got = shorten(str(bound))
+            raise InvalidRequest(f"{name!r} must be at least 1, got {got}.", param=name)
     if route is Route.CHAT:
         newer = read_integer(fields, "max_completion_tokens")
         if newer is not None:

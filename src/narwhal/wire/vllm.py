@@ -85,6 +85,7 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 _count = msgspec.json.Decoder(_Count)
 _usage = msgspec.json.Decoder(_Usage)
+_number = msgspec.json.Decoder(float)
 
 
 def prefill_body(request: CompletionRequest) -> bytes:
@@ -260,7 +261,11 @@ def _stream_options(request: CompletionRequest) -> bytes:
 
 
 def _is_zero(value: msgspec.Raw | None) -> bool:
-    return value is not None and bytes(value) in (b"0", b"-0", b"0.0", b"-0.0", b"false")
+    """Whether an engine reads it as 0, however that is written."""
+    try:
+        return value is not None and _number.decode(value) == 0
+    except msgspec.ValidationError:
+        return value is not None and bytes(value) == b"false"
 
 
 def _splice(

@@ -22,6 +22,9 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 TOKEN = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 """A field name, by RFC 9110 section 5.6.2."""
 
+REQUEST_LINE_EXTRA = 64
+"""What a request line has besides its target: method, version, spaces."""
+
 SERVED_VERSIONS = frozenset({b"1.0", b"1.1"})
 
 
@@ -44,11 +47,13 @@ def inspect_head(request: h11.Request, head: bytes, options: ServerOptions) -> R
         return Refusal(501, "This server is not a proxy: CONNECT is not implemented.")
     if len(request.target) > options.max_uri_bytes:
         return uri_too_long(options)
+    if head.find(b"\n") >= longest_line(options):
+        return line_too_long(options)
     raw, blank_line, _ = head.partition(b"\r\n\r\n")
     lines = raw.count(b"\r\n")
     if not blank_line or raw.count(b"\n") != lines:
         return Refusal(400, "Header lines must end with CR LF.")
-    if len(raw) > options.max_header_bytes:
+    if len(raw) + len(blank_line) > options.max_header_bytes:
         return head_too_large(options)
     if lines > options.max_headers:
         return Refusal(431, f"More than {options.max_headers} header lines.")
@@ -87,6 +92,16 @@ def response_head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
 def uri_too_long(options: ServerOptions) -> Refusal:
     """Return the refusal of a target over the limit."""
     return Refusal(414, f"The request target is longer than {options.max_uri_bytes} bytes.")
+
+
+def longest_line(options: ServerOptions) -> int:
+    """Return how many bytes may come without the end of the request line."""
+    return options.max_uri_bytes + REQUEST_LINE_EXTRA
+
+
+def line_too_long(options: ServerOptions) -> Refusal:
+    """Return the refusal of a request line over its limit, whatever it is that is so long."""
+    return Refusal(414, f"The request line is longer than {longest_line(options)} bytes.")
 
 
 def head_too_large(options: ServerOptions) -> Refusal:

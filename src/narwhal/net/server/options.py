@@ -27,7 +27,7 @@ class ServerOptions:
     header_timeout: float = 10.0
     """From the connection, or the first byte of a later request, to its complete head."""
     max_header_bytes: int = 65536
-    """Request line and headers together; more is answered with 431."""
+    """Request line and headers together, line ends too; more is answered with 431."""
     max_headers: int = 128
     """Header lines; more is answered with 431."""
     max_uri_bytes: int = 8192

@@ -49,7 +49,8 @@ def take_plain(data: bytes, options: ServerOptions) -> Taken | None:
     None says nothing about whether the request is valid.
     """
     end = data.find(b"\r\n\r\n")
-    match = _HEAD.fullmatch(data, 0, end + 2) if 0 <= end <= options.max_header_bytes else None
+    whole = 0 <= end <= options.max_header_bytes - 4
+    match = _HEAD.fullmatch(data, 0, end + 2) if whole else None
     if match is None:
         return None
     method, target, lines = match.groups()

@@ -12,8 +12,9 @@ from narwhal.net.server.heads import (
     Refusal,
     head_too_large,
     inspect_head,
+    line_too_long,
+    longest_line,
     refusal_bytes,
-    uri_too_long,
 )
 from narwhal.net.server.plain import take_plain
 from narwhal.net.server.request import RequestStream
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
     from narwhal.net.server.connection import Connection
     from narwhal.net.server.plain import PlainRequest
-
-REQUEST_LINE_EXTRA = 64
-"""What a request line has besides its target: method, version, spaces."""
 
 
 class Http1(H11Protocol):
@@ -205,11 +203,11 @@ class Http1(H11Protocol):
             return
         if len(self._head) == 1:
             self.wire.head_began()
-        if not self._head_line_seen and self._head_bytes > self._options.max_uri_bytes:
-            start = b"".join(self._head)[: self._options.max_uri_bytes + REQUEST_LINE_EXTRA]
-            self._head_line_seen = b"\n" in start
-            if not self._head_line_seen and len(start) > self._options.max_uri_bytes:
-                self.refuse(uri_too_long(self._options))
+        longest = longest_line(self._options)
+        if not self._head_line_seen and self._head_bytes >= longest:
+            self._head_line_seen = b"\n" in b"".join(self._head)[:longest]
+            if not self._head_line_seen:
+                self.refuse(line_too_long(self._options))
 
     def _explain(self, error: h11.RemoteProtocolError) -> Refusal:
         if error.error_status_hint == 431:  # noqa: PLR2004 - h11's "receive buffer too long"
