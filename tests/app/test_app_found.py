@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import trio
-from chaos import AtStep
 from trio.testing import MockClock
 
 from narwhal.app import open_router
@@ -20,6 +19,7 @@ from narwhal.model import FailureClass, Phase, Terminal
 from narwhal.net import ByteStream, MemoryNetwork, Server
 from narwhal.router.releases import HeldHandoff
 from narwhal.telemetry import JournalFile
+from narwhal.testing import AtStep
 from narwhal.wire.handoff import parse_handoff
 
 from stub_fleet import Play, StubFleet, good

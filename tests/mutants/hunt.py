@@ -21,12 +21,12 @@ WORLDS = 40
 """Worlds that a mutant has to get through."""
 TIMEOUT_S = 900
 TESTS = (
-    "tests/app/test_app_chaos_limits.py",
+    "tests/app/test_app_arithmetic.py",
     "tests/app/test_app_limits.py",
     "tests/router",
     "tests/retry",
     "tests/net/test_net_pool.py",
-    "tests/app/test_app_chaos_cancel.py",
+    "tests/app/test_app_sweeps.py",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -11,17 +12,18 @@ import attrs
 import h11
 import pytest
 import trio
-from chaos import AtStep, Errors, scheduled
 from trio.testing import MockClock
 
 from narwhal.config import FleetConfig
 from narwhal.model import RequestFailed, Terminal
+from narwhal.simulate.world import ErrorLog
+from narwhal.testing import AtStep, run_seeded
 
 from stub_fleet import Play, Script, good
 from worlds import Answer, Client, World, fleet_config, open_world
 
-STRIDE = 7
-"""Every so many steps one is tried here; with 1, all of them pass as well."""
+STRIDE = int(os.environ.get("SWEEP_STRIDE", "7"))
+"""Every so many steps one is tried; `tox -e sweep` tries all of them."""
 
 CLOSELY = ("streamed", "assembled", "retried", "in one leg")
 """Kinds in which every step is tried when time passes between two of them: one step of many may
@@ -214,9 +216,9 @@ def sweep(name: str, how: str, *, own: bool) -> int:
                     return rounds
                 step += stride
 
-    with scheduled(f"{name} {how}"), Errors() as errors:
-        rounds = trio.run(main, clock=clock, instruments=[at_step])
-    assert not errors.records, "\n".join(errors.texts())
+    with ErrorLog() as errors:
+        rounds = run_seeded(main, seed=f"{name} {how}", clock=clock, instruments=[at_step])
+    assert not errors.texts, "\n".join(errors.texts)
     return rounds
 
 
