@@ -115,7 +115,7 @@ def draw_plan(
         seed=seed,
         config=config,
         lines=_draw_lines(rng),
-        requests=requests + rng.randrange(1 + requests // 4),
+        requests=requests + rng.randrange(1 + requests // 10),
         span=span,
         speed=rng.choice((1.0, 5.0, 20.0)),
         leg_faults=rng.choice((0.0, 0.05, 0.2, 0.5)),
