@@ -138,7 +138,13 @@ class MemoryNetwork:
         link: Link = DIRECT,
     ) -> tuple[MemoryStream, MemoryStream]:
         """Return two connected streams, without a listener between them."""
-        return connected_pair(self, client, server, capacity=self._buffer_bytes, link=link)
+        self.open_streams += 2
+        return connected_pair(
+            client, server, capacity=self._buffer_bytes, link=link, on_close=self._count_closed
+        )
+
+    def _count_closed(self) -> None:
+        self.open_streams -= 1
 
     def _forget(self, listener: MemoryListener) -> None:
         with suppress(KeyError):

@@ -14,7 +14,7 @@ from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled
 from narwhal.net.streams import RECEIVE_BYTES, ByteStream
 
 if TYPE_CHECKING:
-    from narwhal.net.memory import MemoryNetwork
+    from collections.abc import Callable
 
 
 @attrs.frozen(kw_only=True)
@@ -107,16 +107,16 @@ class _Pipe:
 class MemoryStream(ByteStream):
     """One end of a connection of a `MemoryNetwork`."""
 
-    __slots__ = ("_closed", "_in", "_network", "_other", "_writers", "local", "peer")
+    __slots__ = ("_closed", "_in", "_on_close", "_other", "_writers", "local", "peer")
 
     def __init__(
         self,
-        network: MemoryNetwork,
         incoming: _Pipe,
         local: tuple[str, int],
         peer: tuple[str, int],
+        on_close: Callable[[], None],
     ) -> None:
-        self._network = network
+        self._on_close = on_close
         self._in = incoming
         self._other: MemoryStream
         self._writers = ParkingLot()  # tasks of this end that wait for room at the other
@@ -169,7 +169,7 @@ class MemoryStream(ByteStream):
         if self._closed:
             return
         self._closed = True
-        self._network.open_streams -= 1
+        self._on_close()
         if reset or self._in.size:
             self._other._learn_of_reset(self._in.delay)  # noqa: SLF001
         else:
@@ -224,16 +224,18 @@ class MemoryStream(ByteStream):
 
 
 def connected_pair(
-    network: MemoryNetwork,
     client: tuple[str, int],
     server: tuple[str, int],
     *,
     capacity: int,
     link: Link,
+    on_close: Callable[[], None],
 ) -> tuple[MemoryStream, MemoryStream]:
-    """Two ends of one connection, each direction holding at most `capacity` bytes."""
-    one = MemoryStream(network, _Pipe(capacity, link), client, server)
-    two = MemoryStream(network, _Pipe(capacity, link), server, client)
+    """Two ends of one connection, each direction holding at most `capacity` bytes.
+
+    `on_close` is called once for each end, when that is closed.
+    """
+    one = MemoryStream(_Pipe(capacity, link), client, server, on_close)
+    two = MemoryStream(_Pipe(capacity, link), server, client, on_close)
     one._other, two._other = two, one  # noqa: SLF001 - made together
-    network.open_streams += 2
     return one, two
