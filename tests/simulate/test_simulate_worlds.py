@@ -9,14 +9,17 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import trio
 from simulate_samples import calm_plan, judged
 
 from narwhal.model import Limit, Terminal
-from narwhal.simulate import Judged, draw_plan, run_world
+from narwhal.simulate import Judged, draw_plan, run, run_world
 from narwhal.simulate.incidents import Incident, IncidentKind
+from narwhal.simulate.world import World
 from narwhal.testing import fleet_config
 
 # Small ones, also of fleets of one or two engines, which the large ones never have.
@@ -118,6 +121,42 @@ def test_another_seed_gives_another_world() -> None:
     assert plans[0] == plans[1]
     digests = [run_world(plan).trace.digest() for plan in plans]
     assert digests[0] == digests[1] != digests[2]
+
+
+def goes_round_in_circles(self: object) -> bool:
+    while True:
+        pass
+
+
+async def waits_for_ever() -> None:
+    await trio.sleep_forever()
+
+
+async def never_waits() -> None:
+    while True:
+        await trio.lowlevel.checkpoint()
+
+
+def test_a_world_that_does_not_end_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MOST_REAL_SECONDS", 0.2)
+    monkeypatch.setattr(World, "_spoil_engines", goes_round_in_circles)
+    (found,) = run_world(calm_plan(7)).violations
+    assert found.invariant == "a world comes to its end"
+    assert found.text.startswith("Stuck: a step did not end")
+    assert "goes_round_in_circles" in found.text
+
+
+@pytest.mark.parametrize(
+    ("end", "complaint"), [(waits_for_ever, "TooSlowError"), (never_waits, "not within 100000")]
+)
+def test_nor_may_it_wait_or_run_for_ever(
+    end: Callable[[], Awaitable[None]], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "MOST_STEPS", 100_000)
+    monkeypatch.setattr(World, "_end", lambda self: end())
+    (found,) = run_world(calm_plan(7)).violations
+    assert found.invariant == "a world comes to its end"
+    assert complaint in found.text
 
 
 def test_a_concern_does_not_disturb_another() -> None:

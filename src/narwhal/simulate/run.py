@@ -14,6 +14,7 @@ from narwhal.simulate.evidence import Violation
 from narwhal.simulate.invariants import violations
 from narwhal.simulate.plan import rng_for
 from narwhal.simulate.trace import Trace
+from narwhal.simulate.watchdog import Stuck, watchdog
 from narwhal.simulate.world import World
 from narwhal.testing import StepJitter, StepLimit, run_seeded
 
@@ -27,6 +28,8 @@ __all__ = ["Judged", "account_invariants", "client_invariants", "engine_invarian
 MOST_STEPS = 10_000_000
 # Virtual time in which any world is over: an hour of clients, deadlines, leases, and then some.
 MOST_SECONDS = 20_000.0
+# Real time for a world, which takes a second or two: what takes this long is stuck in a step.
+MOST_REAL_SECONDS = 180.0
 ENDS = "a world comes to its end"
 
 
@@ -74,8 +77,10 @@ def run_world(plan: Plan) -> Judged:
 
     found: list[Violation] = []
     try:
-        run_seeded(main, seed=plan.seed, clock=clock, instruments=instruments)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        with watchdog(MOST_REAL_SECONDS):
+            run_seeded(main, seed=plan.seed, clock=clock, instruments=instruments)
+    except (Exception, Stuck, BaseExceptionGroup) as error:  # noqa: BLE001 - it is a finding
+        evidence = None
         found.append(Violation(ENDS, _explain(error), at=seconds))
     if evidence is not None:
         found += violations(evidence)
