@@ -1,15 +1,15 @@
 import pytest
 
-from narwhal.fleet import Ledger, Orphans
+from narwhal.fleet import Claim, Ledger, Orphans
 from narwhal.model import Phase
 
 
 def test_a_second_release_is_a_defect_and_changes_nothing() -> None:
     ledger = Ledger(["a"])
-    reservation = ledger.reserve("a", Phase.DECODE, 7)
-    reservation.release()
+    reservation = ledger.reserve("a", Phase.DECODE, Claim(prompt_tokens=7), 0.0)
+    reservation.release(1.0)
     with pytest.raises(AssertionError, match="released twice"):
-        reservation.release()
+        reservation.release(1.0)
     assert ledger.residents("a", Phase.DECODE) == 0
 
 

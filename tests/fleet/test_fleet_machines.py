@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from narwhal.fleet import Ledger, Orphans, Reservation, Trust
+from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans, Reservation, Trust
 from narwhal.fleet.trust import BUSY_PAUSE_S, FIRST_PAUSE_S, LONGEST_PAUSE_S
 from narwhal.model import FailureClass, Phase
 
@@ -26,18 +26,32 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = Ledger(ENGINES)
         self.out: list[Reservation] = []
         self.back: list[Reservation] = []
+        self.now = 0.0
 
-    @rule(iid=IIDS, phase=st.sampled_from(Ledger.PHASES), tokens=st.integers(0, 10_000))
-    def reserve(self, iid: str, phase: Phase, tokens: int) -> None:
-        reservation = self.ledger.reserve(iid, phase, tokens)
-        assert (reservation.iid, reservation.phase, reservation.tokens) == (iid, phase, tokens)
+    @rule(seconds=SECONDS)
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(
+        iid=st.sampled_from([*ENGINES, UNPLACED]),
+        phase=st.sampled_from(Ledger.PHASES),
+        claim=st.builds(
+            Claim,
+            prompt_tokens=st.integers(0, 10_000),
+            output_tokens=st.integers(0, 999),
+            seconds=SECONDS,
+        ),
+    )
+    def reserve(self, iid: str, phase: Phase, claim: Claim) -> None:
+        reservation = self.ledger.reserve(iid, phase, claim, self.now)
+        assert (reservation.iid, reservation.phase, reservation.claim) == (iid, phase, claim)
         self.out.append(reservation)
 
     @precondition(lambda self: self.out)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         reservation = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
-        reservation.release()
+        reservation.release(self.now)
         self.back.append(reservation)
 
     @precondition(lambda self: self.back)
@@ -45,22 +59,29 @@ class LedgerMachine(RuleBasedStateMachine):
     def release_again(self, data: st.DataObject) -> None:
         reservation = data.draw(st.sampled_from(self.back))
         with pytest.raises(AssertionError, match="released twice"):
-            reservation.release()
+            reservation.release(self.now)
 
     @invariant()
     def agrees(self) -> None:
-        for iid in ENGINES:
+        ledger = self.ledger
+        for iid in (*ENGINES, UNPLACED):
             for phase in Ledger.PHASES:
-                mine = [each for each in self.out if (each.iid, each.phase) == (iid, phase)]
-                assert self.ledger.residents(iid, phase) == len(mine)
-                assert self.ledger.tokens(iid, phase) == sum(each.tokens for each in mine)
-        assert self.ledger.total == len(self.out)
+                mine = [each.claim for each in self.out if (each.iid, each.phase) == (iid, phase)]
+                assert ledger.residents(iid, phase) == len(mine)
+                assert ledger.tokens(iid, phase) == sum(each.tokens for each in mine)
+                assert ledger.mean_tokens(iid, phase) == sum(each.mean_tokens for each in mine)
+        for iid in ENGINES:
+            mine = [e.claim for e in self.out if (e.iid, e.phase) == (iid, Phase.PREFILL)]
+            behind = sum(each.seconds for each in mine[1:])
+            whole = behind + sum(each.seconds for each in mine[:1])
+            assert behind - 1e-6 <= ledger.backlog_s(iid, self.now) <= whole + 1e-6
+        assert ledger.total == len(self.out)
         assert not any(each.released for each in self.out)
         assert all(each.released for each in self.back)
 
     def teardown(self) -> None:
         for reservation in self.out:
-            reservation.release()
+            reservation.release(self.now)
         self.out.clear()
         self.agrees()
 

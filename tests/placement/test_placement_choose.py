@@ -10,10 +10,11 @@ CANDIDATES = st.lists(
     st.builds(
         Candidate,
         iid=st.text("abc", min_size=1, max_size=3),
-        load=st.integers(0, 3),
+        cost=st.integers(0, 3),
         available=st.booleans(),
         doubtful=st.booleans(),
         seats=st.integers(0, 2),
+        meets=st.booleans(),
     ),
     max_size=6,
     unique_by=lambda c: c.iid,
@@ -30,8 +31,8 @@ def settled(candidates: Sequence[Candidate], exclude: Collection[str] = ()) -> C
     return choice
 
 
-def test_least_loaded_then_iid() -> None:
-    assert settled([Candidate("b", 1), Candidate("a", 2)]).why is Why.LEAST_LOADED
+def test_least_cost_then_iid() -> None:
+    assert settled([Candidate("b", 1), Candidate("a", 2)]).why is Why.LEAST_COST
     tie = settled([Candidate("b", 1), Candidate("a", 1)])
     assert (tie.iid, tie.why, tie.runner_up) == ("a", Why.TIE_BY_IID, "b")
 
@@ -52,6 +53,14 @@ def test_a_doubtful_engine_is_the_last_resort() -> None:
     assert pick([idle, Candidate("b", 50, seats=0)]) is None, "a trusted one is worth a wait"
 
 
+def test_a_projection_that_meets_the_target_comes_before_a_lower_cost() -> None:
+    fleet = [Candidate("a", 1, meets=False), Candidate("b", 5), Candidate("c", 7)]
+    assert settled(fleet) == Choice("b", Why.LEAST_COST, "c")
+    none = [Candidate("a", 3, meets=False), Candidate("b", 2, meets=False)]
+    assert settled(none) == Choice("b", Why.UNSERVED, "a")
+    assert settled(none[:1]).why is Why.UNSERVED
+
+
 @given(CANDIDATES, st.sets(st.text("abc", max_size=3)))
 def test_a_choice_is_free_and_best(candidates: list[Candidate], exclude: set[str]) -> None:
     choice = pick(candidates, exclude)
@@ -63,11 +72,12 @@ def test_a_choice_is_free_and_best(candidates: list[Candidate], exclude: set[str
     better = [
         c
         for c in candidates
-        if (c.load, c.iid) < (chosen.load, chosen.iid)
+        if (c.cost, c.iid) < (chosen.cost, chosen.iid)
         and c.seats > 0
         and (c.available, not c.doubtful) >= (chosen.available, not chosen.doubtful)
         and (c.iid not in exclude or chosen.iid in exclude)
         and c.available
+        and (c.meets or not chosen.meets)
     ]
     assert not better or chosen.doubtful <= better[0].doubtful
 

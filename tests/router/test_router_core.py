@@ -26,7 +26,7 @@ def test_a_failure_elsewhere_lets_a_waiting_leg_take_its_last_resort() -> None:
             rng=Random(1),
             wall_clock=trio.current_time,
         )
-        life: Any = SimpleNamespace(prompt_tokens=7)
+        life: Any = SimpleNamespace(prompt_tokens=7, output_tokens=3)
         first = await core.take(Phase.DECODE, life, ())
         second = await core.take(Phase.DECODE, life, ())
         places = []

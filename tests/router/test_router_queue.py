@@ -8,11 +8,15 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from narwhal.fleet import Ledger
+from narwhal.fleet import Claim, Ledger
 from narwhal.model import Phase
 from narwhal.placement import Choice, Why
 from narwhal.router.queue import Admission, AdmissionQueue
 from narwhal.router.seats import SeatDesk
+
+
+def leg(_iid: str) -> Claim:
+    return Claim(prompt_tokens=1)
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
@@ -77,12 +81,12 @@ def test_a_leg_need_not_stand_behind_those_who_want_another_engine() -> None:
         def only(iid: str) -> Callable[[], Choice | None]:
             return lambda: Choice(iid, Why.ONLY) if desk.free(iid) > 0 else None
 
-        held = await desk.take(only("a"), 1)
+        held = await desk.take(only("a"), leg)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(desk.take, only("a"), 1, key="a"))
+            nursery.start_soon(partial(desk.take, only("a"), leg, key="a"))
             await wait_all_tasks_blocked()
             with trio.fail_after(1):
-                (await desk.take(only("b"), 1, key="b")).release()
+                (await desk.take(only("b"), leg, key="b")).release()
             held.release()
 
     run(main)
@@ -91,7 +95,7 @@ def test_a_leg_need_not_stand_behind_those_who_want_another_engine() -> None:
 def test_without_a_limit_nobody_waits() -> None:
     async def main() -> None:
         desk = SeatDesk(Phase.PREFILL, 0, Ledger(["a"]))
-        places = [await desk.take(lambda: Choice("a", Why.ONLY), 1) for _ in range(100)]
+        places = [await desk.take(lambda: Choice("a", Why.ONLY), leg) for _ in range(100)]
         for place in places:
             place.release()
 
@@ -115,12 +119,12 @@ def test_a_leg_takes_an_engine_again_that_came_to_be_avoided_while_it_waited() -
 
         async def wait(scope: trio.CancelScope) -> None:
             with scope:
-                await desk.take(pick, 1, again_at=again_at)
+                await desk.take(pick, leg, again_at=again_at)
                 taken.append(trio.current_time())
 
         taken: list[float] = []
-        fails = await desk.take(pick, 1)
-        await desk.take(pick, 1)
+        fails = await desk.take(pick, leg)
+        await desk.take(pick, leg)
         scopes = [trio.CancelScope(), trio.CancelScope()]
         async with trio.open_nursery() as nursery:
             for scope in scopes:

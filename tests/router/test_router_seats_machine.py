@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from stepping import Job, SteppedRun
 
-from narwhal.fleet import Ledger
+from narwhal.fleet import Claim, Ledger
 from narwhal.model import Phase
 from narwhal.placement import Choice, Why
 from narwhal.router.seats import Place, SeatDesk
@@ -34,6 +34,10 @@ class Leg:
         self.on: str | None = None
         """Where the model has put it."""
         self.leaving = False
+
+    def claim(self, _iid: str) -> Claim:
+        """What it takes, wherever it goes."""
+        return Claim(prompt_tokens=self.tokens)
 
     @property
     def told(self) -> bool:
@@ -68,7 +72,7 @@ class SeatsMachine(RuleBasedStateMachine):
     def come_and_do_not_wait(self, wanted: str, tokens: int, stubborn: bool) -> None:
         leg = Leg(wanted, tokens, stubborn=stubborn)
         leg.on = self.choose(leg)
-        leg.place = self.desk.take_nowait(self.picker(leg), tokens)
+        leg.place = self.desk.take_nowait(self.picker(leg), leg.claim)
         assert (leg.place.iid if leg.place else None) == leg.on
         if leg.on is not None:
             self.placed.append(leg)
@@ -93,7 +97,7 @@ class SeatsMachine(RuleBasedStateMachine):
         again_at = {} if leg.stubborn else {"again_at": partial(self.changes_at, leg)}
         key = (leg.wanted, leg.stubborn)
         leg.job = self.run.start(
-            partial(self.desk.take, self.picker(leg), leg.tokens, key=key, **again_at)
+            partial(self.desk.take, self.picker(leg), leg.claim, key=key, **again_at)
         )
         self.run.tick()
         self.line.append(leg)
@@ -235,7 +239,7 @@ class SeatsMachine(RuleBasedStateMachine):
                 return None
             residents = self.ledger.residents
             best = min(usable, key=lambda iid: (residents(iid, Phase.DECODE), iid))
-            return Choice(best, Why.LEAST_LOADED)
+            return Choice(best, Why.LEAST_COST)
 
         return pick
 

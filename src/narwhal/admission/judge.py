@@ -58,6 +58,8 @@ class Admitted:
     iid: str
     """Whose prefill is the cheapest."""
     runner_up: str | None = None
+    whole: bool = False
+    """Both phases on that engine."""
 
 
 @attrs.frozen(kw_only=True)

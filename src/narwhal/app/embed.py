@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from narwhal.config import FleetConfig
     from narwhal.net import Connect
+    from narwhal.profiles import Profile
     from narwhal.telemetry import JournalFile
 
 
@@ -43,6 +44,7 @@ class open_router:  # noqa: N801 - used as a function, as `trio.open_nursery` is
         rng: random.Random | None = None,
         wall_clock: Callable[[], float] = time.time,
         journal_file: JournalFile | None = None,
+        profiles: Mapping[str, Profile] | None = None,
     ) -> None:
         self._make = partial(
             Router,
@@ -52,6 +54,7 @@ class open_router:  # noqa: N801 - used as a function, as `trio.open_nursery` is
             rng=rng,
             wall_clock=wall_clock,
             journal_file=journal_file,
+            profiles=profiles,
         )
 
     async def __aenter__(self) -> Router:

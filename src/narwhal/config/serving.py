@@ -9,7 +9,7 @@ import attrs
 
 from narwhal.config.bounds import FRACTION, NOT_NEGATIVE, POSITIVE, at_least, between
 from narwhal.config.settings import about, checked
-from narwhal.model import StreamCommit
+from narwhal.model import StreamCommit, TtftScope
 
 
 class Admission(StrEnum):
@@ -40,6 +40,13 @@ class Slo:
             bounds=POSITIVE,
             example=0.05,
         )
+    )
+    ttft_scope: TtftScope = attrs.field(
+        default=TtftScope.PREFILL,
+        metadata=about(
+            "What `ttft_s` covers in projections: `prefill` ends with the prefill, `first_token` "
+            "adds the handoff and the first decode step, as profiled, to what a client sees."
+        ),
     )
 
 

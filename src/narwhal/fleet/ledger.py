@@ -6,10 +6,35 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from narwhal.fleet.backlog import Backlog
 from narwhal.model import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+UNPLACED = ""
+"""Stands for the engine of a leg that has none yet. No engine is called that."""
+
+
+@attrs.frozen(kw_only=True)
+class Claim:
+    """What a leg takes of the engine that it goes to."""
+
+    prompt_tokens: int
+    output_tokens: int = 0
+    """Tokens that it is expected to generate there."""
+    seconds: float = 0.0
+    """What its prefill is predicted to take there, alone; 0 if it has none, or none is known."""
+
+    @property
+    def tokens(self) -> int:
+        """KV tokens at its end."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def mean_tokens(self) -> float:
+        """KV tokens over its lifetime: the output grows from nothing."""
+        return self.prompt_tokens + self.output_tokens / 2
 
 
 @attrs.define(eq=False)
@@ -19,52 +44,73 @@ class Reservation:
     ledger: Ledger
     iid: str
     phase: Phase
-    tokens: int
+    claim: Claim
     released: bool = False
 
-    def release(self) -> None:
+    def release(self, now: float) -> None:
         """Take the claim back. A second call is a defect of the caller and raises."""
         if self.released:
             raise AssertionError(f"{self.phase} reservation on {self.iid} released twice")
         self.released = True
-        self.ledger.remove(self)
+        self.ledger.remove(self, now)
 
 
 class Ledger:
-    """Resident legs and their prompt tokens, by engine and phase.
+    """Resident legs and what they take, by engine and phase.
 
     Guarantee: what it says of an engine is the sum over the reservations that are out, so it
-    reads zero when no request is being served.
+    reads zero when no request is being served. Decodes that have no engine yet, of requests that
+    are being prefilled, stand under `UNPLACED`.
     """
 
     PHASES = (Phase.PREFILL, Phase.DECODE)
 
     def __init__(self, iids: Iterable[str]) -> None:
         self.iids = tuple(iids)
-        self._residents = {(iid, phase): 0 for iid in self.iids for phase in self.PHASES}
-        self._tokens = dict.fromkeys(self._residents, 0)
+        everywhere = [(iid, phase) for iid in (*self.iids, UNPLACED) for phase in self.PHASES]
+        self._residents = dict.fromkeys(everywhere, 0)
+        self._tokens = dict.fromkeys(everywhere, 0)
+        self._mean_tokens = dict.fromkeys(everywhere, 0.0)
+        self._backlogs = {iid: Backlog() for iid in self.iids}
 
-    def reserve(self, iid: str, phase: Phase, tokens: int) -> Reservation:
-        """Claim a place on `iid` for a leg over a prompt of `tokens` tokens."""
-        self._residents[iid, phase] += 1
-        self._tokens[iid, phase] += tokens
-        return Reservation(self, iid, phase, tokens)
+    def reserve(self, iid: str, phase: Phase, claim: Claim, now: float) -> Reservation:
+        """Claim a place on `iid`, or on no engine yet, for a leg that begins at `now`."""
+        reservation = Reservation(self, iid, phase, claim)
+        self._add(reservation, 1)
+        if phase is Phase.PREFILL and iid != UNPLACED:
+            self._backlogs[iid].add(reservation, claim.seconds, now)
+        return reservation
 
-    def remove(self, reservation: Reservation) -> None:
+    def remove(self, reservation: Reservation, now: float) -> None:
         """For `Reservation.release`."""
-        key = (reservation.iid, reservation.phase)
-        self._residents[key] -= 1
-        self._tokens[key] -= reservation.tokens
+        self._add(reservation, -1)
+        if reservation.phase is Phase.PREFILL and reservation.iid != UNPLACED:
+            self._backlogs[reservation.iid].remove(reservation, now)
+
+    def _add(self, reservation: Reservation, sign: int) -> None:
+        key, claim = (reservation.iid, reservation.phase), reservation.claim
+        self._residents[key] += sign
+        self._tokens[key] += sign * claim.tokens
+        # Halves add up exactly, so this comes back to zero.
+        self._mean_tokens[key] += sign * claim.mean_tokens
 
     def residents(self, iid: str, phase: Phase) -> int:
         """Legs of `phase` that are on `iid` now."""
         return self._residents[iid, phase]
 
     def tokens(self, iid: str, phase: Phase) -> int:
-        """Prompt tokens of those legs."""
+        """KV tokens that those legs will hold at their ends."""
         return self._tokens[iid, phase]
+
+    def mean_tokens(self, iid: str, phase: Phase) -> float:
+        """KV tokens that those legs hold, on average over their lifetimes."""
+        return self._mean_tokens[iid, phase]
+
+    def backlog_s(self, iid: str, now: float) -> float:
+        """Predicted seconds until `iid` has done all its resident prefills."""
+        return self._backlogs[iid].remaining_s(now)
 
     @property
     def total(self) -> int:
-        """All resident legs."""
+        """All resident legs, those without an engine included."""
         return sum(self._residents.values())

@@ -23,6 +23,10 @@ class Orphans:
         """Orphaned tokens that `iid` still pins at `now`."""
         return sum(tokens for _, tokens in self._live(iid, now))
 
+    def last_ends(self, iid: str, now: float) -> float:
+        """When the last of them is freed, by the monotonic clock; `now` if there is none."""
+        return max((until for until, _ in self._live(iid, now)), default=now)
+
     def _live(self, iid: str, now: float) -> deque[tuple[float, int]]:
         """What is left on `iid` at `now`; the rest is forgotten."""
         # Leases are equally long, but a retried prefill may answer late: look at each.

@@ -13,6 +13,7 @@ from narwhal.model.enums import (
     Route,
     StreamCommit,
     Terminal,
+    TtftScope,
 )
 from narwhal.model.errors import (
     BodyTooLarge,
@@ -65,5 +66,6 @@ __all__ = [
     "StreamCommit",
     "StreamFailed",
     "Terminal",
+    "TtftScope",
     "UnknownModel",
 ]

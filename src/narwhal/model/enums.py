@@ -23,6 +23,15 @@ class StreamCommit(StrEnum):
     FIRST_TOKEN = "first_token"
 
 
+class TtftScope(StrEnum):
+    """What the target for the time to the first token covers."""
+
+    PREFILL = "prefill"
+    """Arrival to the end of the prefill."""
+    FIRST_TOKEN = "first_token"
+    """The handoff and the first decode step as well: what a client sees."""
+
+
 class Route(StrEnum):
     """The two ways of asking for a completion."""
 

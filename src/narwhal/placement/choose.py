@@ -1,8 +1,8 @@
-"""The filters, in the specified order, and the least-loaded rule.
+"""The filters, in the specified order, and the least-cost rule.
 
-Order of eligibility: role, availability, exclusions. Candidates have the role already: whoever
-keeps the roles hands in no others. The cheapest eligible engine wins, equal ones by `iid`, so
-the same inputs always give the same engine.
+Order of eligibility: role, availability, exclusions, projected compliance with the SLO.
+Candidates have the role already: whoever keeps the roles hands in no others. The cheapest
+eligible engine wins, equal ones by `iid`, so the same inputs always give the same engine.
 """
 
 from __future__ import annotations
@@ -21,24 +21,28 @@ class Candidate(msgspec.Struct, frozen=True):
     """One engine as placement sees it at one moment; two are made for every engine and request."""
 
     iid: str
-    load: float
-    """What the leg would wait behind, in any unit that is the same for all candidates."""
+    cost: float
+    """What the leg would cost there: seconds, or whatever is the same for all candidates."""
     available: bool = True
     """False while quarantined."""
     doubtful: bool = False
     """Its last legs failed: take another one if there is one."""
     seats: float = float("inf")
     """Free places for this phase."""
+    meets: bool = True
+    """Whether the leg is projected to meet its target there."""
 
 
 class Why(StrEnum):
     """What settled a choice."""
 
     ONLY = "only"
-    LEAST_LOADED = "least_loaded"
+    LEAST_COST = "least_cost"
     TIE_BY_IID = "tie_by_iid"
     LAST_RESORT = "last_resort"
     """Every eligible engine was doubtful."""
+    UNSERVED = "unserved"
+    """No eligible engine is projected to meet the target; this one misses it by least."""
 
 
 @attrs.frozen
@@ -73,13 +77,20 @@ def choose(pool: Sequence[Candidate]) -> Choice | None:
     free = [c for c in trusted or pool if c.seats > 0]
     if not free:
         return None
-    if len(free) == 1:
-        return Choice(free[0].iid, Why.ONLY if trusted else Why.LAST_RESORT)
-    best, second = sorted(free, key=lambda c: (c.load, c.iid))[:2]
+    serving = [c for c in free if c.meets]
+    best, *others = sorted(serving or free, key=lambda c: (c.cost, c.iid))
+    return Choice(best.iid, _why(best, others, trusted=bool(trusted)), _first(others))
+
+
+def _why(best: Candidate, others: Sequence[Candidate], *, trusted: bool) -> Why:
+    if not best.meets:
+        return Why.UNSERVED
     if not trusted:
-        why = Why.LAST_RESORT
-    elif second.load == best.load:
-        why = Why.TIE_BY_IID
-    else:
-        why = Why.LEAST_LOADED
-    return Choice(best.iid, why, second.iid)
+        return Why.LAST_RESORT
+    if not others:
+        return Why.ONLY
+    return Why.TIE_BY_IID if others[0].cost == best.cost else Why.LEAST_COST
+
+
+def _first(others: Sequence[Candidate]) -> str | None:
+    return others[0].iid if others else None

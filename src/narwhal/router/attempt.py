@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narwhal.engine import PrefillReply
+    from narwhal.fleet import Reservation
+    from narwhal.placement import Choice
     from narwhal.router.core import Core
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
@@ -41,10 +43,20 @@ class AttemptTimes:
 
     n: int
     prefill: str | None = None
+    prefill_choice: Choice | None = None
     decode: str | None = None
+    decode_choice: Choice | None = None
     prefill_s: float | None = None
     handoff_age_s: float | None = None
     first_token_s: float | None = None
+
+    def prefill_placed(self, place: Place) -> None:
+        """The prefill goes there."""
+        self.prefill, self.prefill_choice = place.iid, place.choice
+
+    def decode_placed(self, place: Place) -> None:
+        """The decode goes there."""
+        self.decode, self.decode_choice = place.iid, place.choice
 
 
 @attrs.frozen
@@ -72,6 +84,8 @@ class Attempt:
         self._ids = f"{life.request_id}-{n}"
         self._pinned_at: float | None = None
         """When the producer began to hold KV cache of which nobody has given account yet."""
+        self._to_come: Reservation | None = None
+        """The decode's claim while it has no engine."""
 
     def correlation(self, leg: str) -> Correlation:
         """Fresh ids for a leg of this attempt."""
@@ -80,7 +94,22 @@ class Attempt:
     async def run(self) -> Failure | None:
         """Run both legs; None once the client has its whole answer."""
         if not self.core.splits:
-            return await self._run_whole()
+            return await self._run_whole(None)
+        if self.life.whole_on is not None and self.times.n == 1:
+            return await self._run_whole(self.life.whole_on)
+        self._to_come = self.core.expect_decode(self.life)
+        try:
+            return await self._run_split()
+        finally:
+            self._decode_placed()
+
+    def _decode_placed(self) -> None:
+        """The decode has an engine, or will never have one."""
+        if self._to_come is not None:
+            self._to_come.release(trio.current_time())
+            self._to_come = None
+
+    async def _run_split(self) -> Failure | None:
         prefilled = await self._prefill()
         if isinstance(prefilled, Failure):
             return prefilled
@@ -103,7 +132,7 @@ class Attempt:
         core, life = self.core, self.life
         life.watch.enter(Phase.PREFILL, trio.current_time())
         with await core.take(Phase.PREFILL, life, life.avoid) as place:
-            self.times.prefill = place.iid
+            self.times.prefill_placed(place)
             life.dispatched()
             started = trio.current_time()
             try:
@@ -202,7 +231,8 @@ class Attempt:
         try:
             with trio.CancelScope(deadline=expires) as limit:
                 place = await core.take(Phase.DECODE, life, avoid)
-                self.times.decode = place.iid
+                self._decode_placed()
+                self.times.decode_placed(place)
                 failure = await run.dispatch(place.iid, started=prefilled.started, expires=expires)
             if limit.cancelled_caught:
                 return self._handoff_aged(prefilled, run)
@@ -234,8 +264,8 @@ class Attempt:
         by_cap = not run.sent and self._capped(prefilled) <= self._handoff_expires(prefilled)
         return handoff_expired(self.core.config, by_cap=by_cap)
 
-    async def _run_whole(self) -> Failure | None:
-        """Both phases on one engine: one plain leg, no handoff.
+    async def _run_whole(self, iid: str | None) -> Failure | None:
+        """Both phases on one engine, on `iid` if it is given: one plain leg, no handoff.
 
         It holds a decode place throughout, and a prefill place up to its first token, which ends
         the prefill: so both limits cover the time up to there.
@@ -243,9 +273,14 @@ class Attempt:
         core, life = self.core, self.life
         life.watch.enter(Phase.PREFILL, trio.current_time())
         run = DecodeRun(self, handoff=None, template=None)
-        place = await core.take(Phase.DECODE, life, life.avoid)
+        if iid is None:
+            place = await core.take(Phase.DECODE, life, life.avoid)
+        else:
+            place = await core.take_on(iid, Phase.DECODE, life)
         try:
-            self.times.prefill = self.times.decode = iid = place.iid
+            self.times.prefill_placed(place)
+            self.times.decode_placed(place)
+            iid = place.iid
             out = await self._prefill_whole(run, iid)
             return out if isinstance(out, Failure) else await run.rest(out)
         except (EngineError, LocalError) as error:

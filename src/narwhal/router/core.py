@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from narwhal.fleet import Ledger, Orphans, Trust
+from narwhal.config.serving import Admission
+from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans, Reservation, Trust
 from narwhal.model import FailureClass, Phase, Role
 from narwhal.placement import Candidate, Choice, Why, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
 from narwhal.router.errands import Errands
+from narwhal.router.gate import Gate
 from narwhal.router.lives import Lives
+from narwhal.router.prices import Prices
 from narwhal.router.queue import AdmissionQueue
 from narwhal.router.releases import Releases
 from narwhal.router.seats import SeatDesk
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     from narwhal.config import FleetConfig
     from narwhal.engine import EngineClient
+    from narwhal.profiles import Profile
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
     from narwhal.telemetry import Telemetry
@@ -43,6 +47,7 @@ class Core:
         *,
         rng: Random,
         wall_clock: Callable[[], float],
+        profiles: Mapping[str, Profile] | None = None,
     ) -> None:
         serving = config.serving
         self.config = config
@@ -52,6 +57,9 @@ class Core:
         self.wall_clock = wall_clock
         self.ledger = Ledger(engines)
         self.orphans = Orphans()
+        self.prices = Prices(config, self.ledger, self.orphans, profiles)
+        self.predictive = serving.admission is Admission.PREDICTIVE
+        self.gate = Gate(self)
         self.trust = Trust(engines, quarantine_s=config.recovery.failure_quarantine_s)
         self.queue = AdmissionQueue(serving.max_connections, serving.queue_capacity)
         self.desks = {
@@ -101,35 +109,72 @@ class Core:
 
     # Placement
 
+    def live(self, phase: Phase, exclude: Collection[str], now: float) -> list[str]:
+        """The engines that a leg of `phase` may go to now: neither quarantined nor excluded."""
+        eligible_ = eligible(
+            [
+                Candidate(iid, 0.0, not self.trust.quarantined(iid, phase, now))
+                for iid in self._fit[phase]
+            ],
+            exclude=exclude,
+        )
+        return [candidate.iid for candidate in eligible_]
+
     def pick(
-        self, phase: Phase, exclude: Collection[str] = (), *, seated: bool = True
+        self,
+        phase: Phase,
+        exclude: Collection[str] = (),
+        *,
+        life: RequestLife | None = None,
     ) -> Choice | None:
         """The engine for a leg of `phase` now, or None if all that would do are full.
 
-        A leg that is not `seated` takes no place, so a full engine will do.
+        A leg of no request takes no place, so a full engine will do, and no price.
         """
         now = trio.current_time()
-        desk, ledger, trust = self.desks[phase], self.ledger, self.trust
+        desk, trust = self.desks[phase], self.trust
+        costs = self._costs(phase, life, now)
         candidates = [
             Candidate(
                 iid,
-                ledger.residents(iid, phase),
+                costs[iid][0],
                 not trust.quarantined(iid, phase, now),
                 trust.doubtful(iid, phase, now),
-                desk.free(iid) if seated else math.inf,
+                math.inf if life is None else desk.free(iid),
+                costs[iid][1],
             )
             for iid in self._fit[phase]
         ]
         choice = choose(eligible(candidates, exclude=exclude))
-        if choice is not None and seated:
+        if choice is not None and life is not None:
             self.trust.placed(choice.iid, phase, now)
+            if choice.why is Why.UNSERVED:
+                self.telemetry.unserved(phase)
         return choice
+
+    def _costs(
+        self, phase: Phase, life: RequestLife | None, now: float
+    ) -> Mapping[str, tuple[float, bool]]:
+        """What a leg costs on each engine, and whether it is projected to meet its target there.
+
+        Without prices, an engine costs what legs it has.
+        """
+        iids, prices = self._fit[phase], self.prices
+        if life is None or not prices.known:
+            return {iid: (self.ledger.residents(iid, phase), True) for iid in iids}
+        targets = prices.targets
+        if phase is Phase.PREFILL:
+            left = targets.budget_s - (now - life.arrival)
+            prefills = prices.prefill_paths(iids, life.prompt_tokens, now)
+            return {path.iid: (path.price_s, path.price_s <= left) for path in prefills}
+        decodes = prices.decode_paths(iids, life.prompt_tokens, life.output_tokens, now=now)
+        return {path.iid: (path.interval_s, path.meets(targets.tpot_s)) for path in decodes}
 
     async def take(self, phase: Phase, life: RequestLife, exclude: Collection[str]) -> Place:
         """Wait for a place for a leg of `phase`, on whatever engine suits best when it is free."""
         return await self.desks[phase].take(
-            lambda: self.pick(phase, exclude),
-            life.prompt_tokens,
+            lambda: self.pick(phase, exclude, life=life),
+            lambda iid: self._claim(iid, phase, life),
             key=frozenset(exclude),
             again_at=lambda: self.trust.changes_at(self._fit[phase], phase, trio.current_time()),
         )
@@ -141,7 +186,16 @@ class Core:
         def pick() -> Choice | None:
             return Choice(iid, Why.ONLY) if desk.free(iid) > 0 else None
 
-        return await desk.take(pick, life.prompt_tokens, key=iid)
+        return await desk.take(pick, lambda iid: self._claim(iid, phase, life), key=iid)
+
+    def expect_decode(self, life: RequestLife) -> Reservation:
+        """Claim what the decode of a request that is being prefilled will take, of no engine."""
+        return self.ledger.reserve(
+            UNPLACED, Phase.DECODE, self._claim(UNPLACED, Phase.DECODE, life), trio.current_time()
+        )
+
+    def _claim(self, iid: str, phase: Phase, life: RequestLife) -> Claim:
+        return self.prices.claim(iid, phase, life.prompt_tokens, life.output_tokens)
 
     def out_of_connections(self, iid: str) -> bool:
         """Whether a leg to `iid` that was not sent was waiting for the router itself."""

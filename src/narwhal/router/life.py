@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from narwhal.admission import Refused
 from narwhal.model import (
     ClientError,
     Limit,
@@ -74,6 +75,8 @@ class RequestLife:
         self.record = Record(client_id=client_id)
         self.request: CompletionRequest
         self.prompt_tokens = 0
+        self.whole_on: str | None = None
+        """The engine that runs both phases of the first attempt, if one is to."""
         self.avoid: frozenset[str] = frozenset()
         self._scope = trio.CancelScope(deadline=self.deadline)
         self._telling = trio.CancelScope()
@@ -220,23 +223,52 @@ class RequestLife:
             core.served(trio.current_time() - begun)
         return outcome
 
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that its answer is expected to have."""
+        return self.core.prices.output.expected(self.request.max_tokens)
+
     async def _admit(self) -> Outcome | None:
         core = self.core
-        verdict = core.queue.admit_nowait()
+        if (refused := self._judge()) is not None:
+            return refused
+        verdict, hopeless = core.queue.admit_nowait(), False
         if verdict is None:
             self.watch.enter(Phase.QUEUE, trio.current_time())
-            with trio.move_on_after(core.config.serving.queue_timeout_s):
+            late = trio.CancelScope(deadline=core.gate.hopeless_at(self))
+            with trio.move_on_after(core.config.serving.queue_timeout_s), late:
                 verdict = await core.queue.admit()
+            hopeless = late.cancelled_caught
         match verdict:
             case Admission.SEAT:
-                return None
+                return self._judge_again()
             case Admission.FULL:
                 return outcomes.queue_full(core.config, core.drain_seconds())
             case Admission.CLOSED:
                 return outcomes.draining()
+            case None if hopeless:
+                return self._judge() or outcomes.queue_expired(core.config)
             case None:
                 self.record.fired(Limit.QUEUE)
                 return outcomes.queue_expired(core.config)
+
+    def _judge(self) -> Outcome | None:
+        """The refusal, if the request is projected to miss its targets."""
+        verdict = self.core.gate.judge(self)
+        if isinstance(verdict, Refused):
+            self.core.telemetry.refused(verdict.cause)
+            return outcomes.refused(self.core.config, verdict, self.prompt_tokens)
+        if verdict is not None:
+            self.record.projected_ttft_s = verdict.projected_s
+            self.whole_on = verdict.iid if verdict.whole else None
+        return None
+
+    def _judge_again(self) -> Outcome | None:
+        """The same with a seat: what was in time when it came may be too late by now."""
+        refused = self._judge() if self.watch.phase is Phase.QUEUE else None
+        if refused is not None:
+            self.core.queue.leave()
+        return refused
 
     async def _attempts(self) -> Outcome:
         core = self.core
@@ -337,6 +369,7 @@ class RequestLife:
         now = trio.current_time()
         record = self.record
         record.finished(now, sink.tokens, sink.usage)
+        self.core.prices.output.delivered(self.request.max_tokens, record.completion_tokens)
         if sink.usage is not None:
             self.counted_by_engine(sink.usage.prompt_tokens)
         self.watch.enter(Phase.RESPOND, now)

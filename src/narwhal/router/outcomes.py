@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from narwhal.admission import Cause
 from narwhal.model import Limit, Outcome, Terminal
 from narwhal.router.failures import limit_text
 
 if TYPE_CHECKING:
+    from narwhal.admission import Refused
     from narwhal.config import FleetConfig
     from narwhal.model import ClientError, Failure
 
@@ -112,6 +114,58 @@ def retention_full(config: FleetConfig, retry_after: int) -> Outcome:
         error_type="overloaded",
         retry_after=retry_after,
     )
+
+
+_REFUSED_CODES = {
+    Cause.BACKLOG: "projected_ttft",
+    Cause.PROMPT: "prompt_too_long",
+    Cause.DECODE: "projected_tpot",
+    Cause.LENGTH: "answer_too_long",
+    Cause.NO_ENGINE: "no_engine",
+}
+
+
+def refused(config: FleetConfig, refusal: Refused, prompt_tokens: int) -> Outcome:
+    """Predictive admission: the targets would be missed, so it is not even begun."""
+    code = _REFUSED_CODES[refusal.cause]
+    again = "" if refusal.retry_after is None else f"; try again in {refusal.retry_after} s"
+    return Outcome(
+        terminal=Terminal.REFUSED,
+        status=503 if refusal.cause is Cause.NO_ENGINE else 429,
+        code=code,
+        message=f"{_refusal_text(config, refusal, prompt_tokens)}{again}.",
+        error_type="overloaded" if refusal.retry_after else "invalid_request_error",
+        retry_after=refusal.retry_after,
+    )
+
+
+def _refusal_text(config: FleetConfig, refusal: Refused, prompt_tokens: int) -> str:
+    slo, projected = config.slo, refusal.projected_s or 0.0
+    match refusal.cause:
+        case Cause.BACKLOG:
+            return (
+                f"The first token is projected after {projected:.2f} s, later than the target of "
+                f"{slo.ttft_s:g} s (slo.ttft_s)"
+            )
+        case Cause.PROMPT:
+            return (
+                f"The prompt of {prompt_tokens} tokens takes longer than the target of "
+                f"{slo.ttft_s:g} s for the first token (slo.ttft_s) on an idle engine: shorten "
+                "the prompt, or have the target raised"
+            )
+        case Cause.DECODE:
+            return (
+                f"No decode engine has room for the request at {slo.tpot_s:g} s a token "
+                "(slo.tpot_s)"
+            )
+        case Cause.LENGTH:
+            return (
+                "The prompt and its answer together are more than a decode engine holds, or "
+                f"decodes at {slo.tpot_s:g} s a token (slo.tpot_s), when it is idle: shorten the "
+                "prompt, or ask for fewer tokens"
+            )
+        case Cause.NO_ENGINE:
+            return "No engine can take the request now"
 
 
 def draining() -> Outcome:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narwhal.model import Failure, Limit, Outcome, Phase, Route
+    from narwhal.placement import Choice, Why
     from narwhal.router.attempt import AttemptTimes
     from narwhal.telemetry import AttemptResult
     from narwhal.wire.decode import Usage
@@ -29,6 +30,7 @@ class Record:
     limits: list[Limit] = attrs.field(factory=list)
     attempts: list[AttemptRow] = attrs.field(factory=list)
     prefill_ttft_s: float | None = None
+    projected_ttft_s: float | None = None
     ttft_s: float | None = None
     first_token_at: float | None = None
     tpot_s: float | None = None
@@ -49,7 +51,11 @@ class Record:
             AttemptRow(
                 n=times.n,
                 prefill=times.prefill,
+                prefill_why=_why(times.prefill_choice),
+                prefill_runner_up=_runner_up(times.prefill_choice),
                 decode=times.decode,
+                decode_why=_why(times.decode_choice),
+                decode_runner_up=_runner_up(times.decode_choice),
                 result=result,
                 code=failure.code if failure else None,
                 phase=failure.phase if failure else None,
@@ -105,6 +111,15 @@ class Record:
             spent=spent,
             ttft_s=self.ttft_s,
             prefill_ttft_s=self.prefill_ttft_s,
+            projected_ttft_s=self.projected_ttft_s,
             tpot_s=self.tpot_s,
             tokenize_fallback=self.tokenize_fallback,
         )
+
+
+def _why(choice: Choice | None) -> Why | None:
+    return None if choice is None else choice.why
+
+
+def _runner_up(choice: Choice | None) -> str | None:
+    return None if choice is None else choice.runner_up

@@ -70,7 +70,7 @@ class Releases:
         last = {held.producer, avoid}
         untried = set(fit)
         while untried:
-            choice = core.pick(Phase.DECODE, fit - (untried - last or untried), seated=False)
+            choice = core.pick(Phase.DECODE, fit - (untried - last or untried))
             if choice is None or choice.iid not in untried:
                 return False
             untried.remove(choice.iid)

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from narwhal.fleet import Ledger, Reservation
+    from narwhal.fleet import Claim, Ledger, Reservation
     from narwhal.model import Phase
     from narwhal.placement import Choice
 
     Pick = Callable[[], Choice | None]
+    ClaimOn = Callable[[str], Claim]
+    """What the leg takes of an engine, once that is known."""
 
 
 class Place:
@@ -47,16 +49,18 @@ class Place:
 
     def release(self) -> None:
         """Give the place back, exactly once; whoever waits and can use it has it on return."""
-        self.reservation.release()
+        self.reservation.release(trio.current_time())
         self._desk.serve_waiters()
 
 
 class _Waiter:
-    __slots__ = ("_again_at", "_alarm", "key", "pick", "place", "tokens", "woken")
+    __slots__ = ("_again_at", "_alarm", "claim", "key", "pick", "place", "woken")
 
-    def __init__(self, pick: Pick, tokens: int, key: object, again_at: Callable[[], float]) -> None:
+    def __init__(
+        self, pick: Pick, claim: ClaimOn, key: object, again_at: Callable[[], float]
+    ) -> None:
         self.pick = pick
-        self.tokens = tokens
+        self.claim = claim
         self.key = key
         self.place: Place | None = None
         self.woken = trio.Event()
@@ -104,17 +108,19 @@ class SeatDesk:
             return float("inf")
         return self.per_engine - self._ledger.residents(iid, self.phase)
 
-    def take_nowait(self, pick: Pick, tokens: int) -> Place | None:
+    def take_nowait(self, pick: Pick, claim: ClaimOn) -> Place | None:
         """A place on the engine that `pick` chooses; None if it finds none free."""
         choice = pick()
         if choice is None:
             return None
-        return Place(self, choice, self._ledger.reserve(choice.iid, self.phase, tokens))
+        now = trio.current_time()
+        reservation = self._ledger.reserve(choice.iid, self.phase, claim(choice.iid), now)
+        return Place(self, choice, reservation)
 
     async def take(
         self,
         pick: Pick,
-        tokens: int,
+        claim: ClaimOn,
         *,
         key: object = None,
         again_at: Callable[[], float] = lambda: inf,
@@ -129,9 +135,9 @@ class SeatDesk:
         cancel leaves the line, and gives the place back if it just came; after a wait, one that
         was asked for in the same moment is heard first.
         """
-        if not self._waiters and (place := self.take_nowait(pick, tokens)) is not None:
+        if not self._waiters and (place := self.take_nowait(pick, claim)) is not None:
             return place
-        waiter = _Waiter(pick, tokens, key, again_at)
+        waiter = _Waiter(pick, claim, key, again_at)
         self._waiters[waiter] = None
         # Others may wait for engines that this leg does not want: it need not stand behind them.
         self.serve_waiters()
@@ -160,7 +166,7 @@ class SeatDesk:
         for waiter in list(self._waiters):
             if waiter.key in in_vain:
                 continue
-            place = self.take_nowait(waiter.pick, waiter.tokens)
+            place = self.take_nowait(waiter.pick, waiter.claim)
             if place is None:
                 in_vain.add(waiter.key)
                 waiter.arm()

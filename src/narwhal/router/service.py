@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from narwhal.config import EngineSpec, FleetConfig
     from narwhal.model import Route
     from narwhal.net import Connect
+    from narwhal.profiles import Profile
     from narwhal.telemetry import JournalFile
 
     ASGIApp = Callable[..., Any]
@@ -60,13 +61,16 @@ class Router:
         connect: Connect = connect_tcp,
         rng: random.Random | None = None,
         journal_file: JournalFile | None = None,
+        profiles: Mapping[str, Profile] | None = None,
     ) -> None:
         """`wall_clock` gives Unix seconds and dates the journal's rows, nothing else.
 
         `connect` and `rng` are how simulations put the router on a network and a seed of their
-        own. Raises `ConfigError` for a fleet that cannot be served as it is configured.
+        own. `profiles` are the measured costs of every engine, by `iid`; without them admission
+        has to be `open`, and an engine costs what legs it has. Raises `ConfigError` for a fleet
+        that cannot be served as it is configured.
         """
-        _check_servable(config)
+        _check_servable(config, profiles)
         self.config = config
         self.started_at = wall_clock()
         self._clients = _clients(config, environ, connect)
@@ -82,7 +86,14 @@ class Router:
         self._telemetry.attach(self, journal_file=journal_file)
         # Ids and jitter only: nothing here is secret.
         rng = rng or random.Random()  # noqa: S311
-        self.core = Core(config, self._clients, self._telemetry, rng=rng, wall_clock=wall_clock)
+        self.core = Core(
+            config,
+            self._clients,
+            self._telemetry,
+            rng=rng,
+            wall_clock=wall_clock,
+            profiles=profiles,
+        )
         self._journal = JournalWriter(self.core, journal_file) if journal_file else None
         self._running = False
 
@@ -224,6 +235,7 @@ class Router:
             seat_limit={phase: core.desks[phase].per_engine for phase in legs},
             residents=residents,
             reserved_tokens=sum(core.ledger.tokens(iid, phase) for phase in legs),
+            backlog_s=core.ledger.backlog_s(iid, now),
             orphan_tokens=core.orphans.tokens(iid, now),
             pools={
                 Pool.SERVING: _pool_view(pools.data),
@@ -237,14 +249,17 @@ def _pool_view(pool: ConnectionPool) -> PoolView:
     return PoolView(idle=pool.idle, busy=pool.busy, waiting=pool.waiting)
 
 
-def _check_servable(config: FleetConfig) -> None:
-    if config.serving.admission == "predictive":
+def _check_servable(config: FleetConfig, profiles: Mapping[str, Profile] | None) -> None:
+    if profiles is None and config.serving.admission == "predictive":
         problem = (
-            'serving.admission is "predictive", which prices requests with measured profiles '
-            f"({config.profiles.path}), and this version can neither measure nor read them: "
-            'set serving.admission to "open" to serve without prices'
+            'serving.admission is "predictive", which prices requests with measured profiles, and '
+            f"there are none ({config.profiles.path}): measure them with `narwhal-trio profile`, "
+            'or set serving.admission to "open" to serve without prices'
         )
         raise ConfigError([problem])
+    missing = [] if profiles is None else [e.iid for e in config.engines if e.iid not in profiles]
+    if missing:
+        raise ConfigError([f"profiles: there is none for {iid}; measure it" for iid in missing])
 
 
 def _clients(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from narwhal.admission import Cause
 from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
 from narwhal.telemetry.codes import CODE_LABELS
 
@@ -43,6 +44,7 @@ class Scale(StrEnum):
     TTFT = "ttft"
     TPOT = "tpot"
     REQUEST = "request"
+    RATIO = "ratio"
 
 
 class Endpoint(StrEnum):
@@ -209,6 +211,27 @@ CATALOGUE: tuple[Metric, ...] = (
         "requests",
         "Offers turned away before their body was read, whose size is therefore unknown.",
     ),
+    Metric(
+        "refusals_total",
+        Kind.COUNTER,
+        "requests",
+        "Requests that predictive admission refused, by cause.",
+        (Label("cause", tuple(Cause)),),
+    ),
+    Metric(
+        "unserved_placements_total",
+        Kind.COUNTER,
+        "legs",
+        "Legs placed on an engine that is projected to miss their target: no other was better.",
+        (LEG,),
+    ),
+    Metric(
+        "ttft_projection_ratio",
+        Kind.HISTOGRAM,
+        "ratio",
+        "Actual over projected time from arrival to the end of the prefill, of first attempts.",
+        scale=Scale.RATIO,
+    ),
     Metric("queue_depth", Kind.GAUGE, "requests", "Requests waiting to be admitted.", scraped=True),
     Metric(
         "queue_wait_seconds",
@@ -232,6 +255,22 @@ CATALOGUE: tuple[Metric, ...] = (
         "requests",
         "Requests whose work is priced on an engine.",
         (ENGINE, LEG),
+        scraped=True,
+    ),
+    Metric(
+        "prefill_backlog_seconds",
+        Kind.GAUGE,
+        "seconds",
+        "Predicted work of an engine's resident prefills; 0 without profiles.",
+        (ENGINE,),
+        scraped=True,
+    ),
+    Metric(
+        "kv_tokens",
+        Kind.GAUGE,
+        "tokens",
+        "KV tokens that an engine's resident legs will hold at their ends.",
+        (ENGINE,),
         scraped=True,
     ),
     Metric(
@@ -380,9 +419,11 @@ def buckets(scale: Scale, *, ttft_s: float, tpot_s: float) -> tuple[float, ...]:
     """Return a histogram's upper edges in seconds, for the targets of this fleet.
 
     TTFT and TPOT: fractions of the target. REQUEST: what a request of so many output tokens
-    takes if it just meets both targets.
+    takes if it just meets both targets. RATIO: the fractions themselves.
     """
-    if scale is Scale.REQUEST:
+    if scale is Scale.RATIO:
+        edges = list(_AROUND_TARGET)
+    elif scale is Scale.REQUEST:
         edges = [ttft_s + (tokens - 1) * tpot_s for tokens in _OUTPUT_TOKENS]
     else:
         target = ttft_s if scale is Scale.TTFT else tpot_s

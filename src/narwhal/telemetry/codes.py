@@ -20,6 +20,11 @@ ERROR_CODES = (
     # Turned away
     "queue_full",
     "draining",
+    "projected_ttft",
+    "prompt_too_long",
+    "projected_tpot",
+    "answer_too_long",
+    "no_engine",
     # Out of time
     "request_expired",
     "expired",

@@ -18,7 +18,8 @@ from narwhal.telemetry.state import Totals, encode_state, state_document
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from narwhal.model import FailureClass
+    from narwhal.admission import Cause
+    from narwhal.model import FailureClass, Phase
     from narwhal.telemetry.live import StateSource
     from narwhal.telemetry.rows import RequestRow
     from narwhal.telemetry.scrape import Readings
@@ -153,6 +154,8 @@ class Telemetry:
             metrics.ttft.observe(row.ttft_s)
         if row.prefill_ttft_s is not None:
             metrics.prefill_ttft.observe(row.prefill_ttft_s)
+            if row.projected_ttft_s and len(row.attempts) == 1:
+                metrics.projection_ratio.observe(row.prefill_ttft_s / row.projected_ttft_s)
         if row.tpot_s is not None:
             metrics.tpot.observe(row.tpot_s)
         if row.terminal is Terminal.COMPLETED:
@@ -186,6 +189,14 @@ class Telemetry:
         self.metrics.offers.inc()
         if not sized:
             self.metrics.unsized_offers.inc()
+
+    def refused(self, cause: Cause) -> None:
+        """Predictive admission refused a request."""
+        self.metrics.refusals[cause].inc()
+
+    def unserved(self, phase: Phase) -> None:
+        """A leg of `phase` goes to an engine where it is projected to miss its target."""
+        self.metrics.unserved[phase].inc()
 
     def engine_failed(self, engine: str, failure: FailureClass) -> None:
         """A leg on `engine` failed; also where another attempt will make up for it."""

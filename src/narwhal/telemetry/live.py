@@ -40,7 +40,9 @@ class EngineView:
     """Empty, or 0 in a phase: no limit."""
     residents: Mapping[Phase, int]
     reserved_tokens: int
-    """KV tokens of the prompts of its residents."""
+    """KV tokens that its residents will hold at their ends."""
+    backlog_s: float = 0.0
+    """Predicted seconds of its resident prefills."""
     orphan_tokens: int = 0
     """KV tokens of handoffs it still holds though no decode will fetch them."""
     pools: Mapping[Pool, PoolView] = attrs.field(factory=dict)

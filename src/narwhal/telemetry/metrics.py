@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from narwhal.admission import Cause
 from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
 from narwhal.telemetry.catalogue import (
     ENGINE,
+    LEGS,
     VERSION,
     AttemptResult,
     Endpoint,
@@ -79,6 +81,8 @@ class Metrics:
         self.retries = cell("retries_total")
         self.offers = cell("offers_total")
         self.unsized_offers = cell("unsized_offers_total")
+        self.refusals = self._each("refusals_total", Cause)
+        self.unserved = self._each("unserved_placements_total", LEGS)
 
     def _bind_engines(self, engines: Sequence[str]) -> None:
         self.engine_failures = self._pairs("engine_failures_total", engines, FailureClass)
@@ -102,6 +106,7 @@ class Metrics:
         self.prefill_ttft = histogram("prefill_ttft_seconds")
         self.tpot = histogram("tpot_seconds")
         self.request = histogram("request_seconds")
+        self.projection_ratio = histogram("ttft_projection_ratio")
 
     def _each(self, name: str, values: Iterable[_Key]) -> dict[_Key, Cell]:
         return {value: self._cells.cell(name, value) for value in values}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narwhal.model import FailureClass, Limit, Role, Route, Terminal
+    from narwhal.placement import Why
     from narwhal.telemetry.catalogue import AttemptResult
 
 SCHEMA = 1
@@ -50,7 +51,13 @@ class AttemptRow:
     """Counted from 1."""
     prefill: str | None
     """The engine of each leg, by `iid`; one plain leg has the same in both."""
+    prefill_why: Why | None = None
+    """What settled that choice."""
+    prefill_runner_up: str | None = None
+    """The engine that came second."""
     decode: str | None = None
+    decode_why: Why | None = None
+    decode_runner_up: str | None = None
     result: AttemptResult
     code: str | None = attrs.field(default=None, converter=clean_text)
     phase: Phase | None = None
@@ -101,6 +108,8 @@ class RequestRow:
     """Arrival to the first token handed to the client."""
     prefill_ttft_s: float | None = None
     """Arrival to the end of the prefill that the answer was generated from."""
+    projected_ttft_s: float | None = None
+    """`prefill_ttft_s` as projected when it was admitted, if it was priced."""
     tpot_s: float | None = None
     """Mean time between output tokens, if there were two or more."""
     tokenize_fallback: bool = False

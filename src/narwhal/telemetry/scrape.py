@@ -28,6 +28,8 @@ def live_readings(live: LiveState) -> Readings:
         "retained_requests": {(): live.retained},
         "retry_credits": {(): live.retry_credits},
         "kv_orphan_tokens": {(engine.iid,): engine.orphan_tokens for engine in live.engines},
+        "prefill_backlog_seconds": {(e.iid,): e.backlog_s for e in live.engines},
+        "kv_tokens": {(engine.iid,): engine.reserved_tokens for engine in live.engines},
         "seats": {},
         "residents": {},
         "pool_connections": {},

@@ -93,6 +93,7 @@ def _engine(engine: EngineView) -> dict[str, object]:
         "seat_limit": dict(engine.seat_limit),
         "residents": dict(engine.residents),
         "reserved_tokens": engine.reserved_tokens,
+        "backlog_s": round(engine.backlog_s, 6),
         "orphan_tokens": engine.orphan_tokens,
         "pools": {
             pool: {"idle": view.idle, "busy": view.busy, "waiting": view.waiting}

@@ -1,0 +1,130 @@
+"""What a request would cost on each engine now, from measured profiles and resident work."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from narwhal.admission import Cause, DecodePath, OutputHistory, PrefillPath, Targets
+from narwhal.fleet import UNPLACED, Claim
+from narwhal.model import Phase, TtftScope
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from narwhal.admission import Refused
+    from narwhal.config import FleetConfig
+    from narwhal.fleet import Ledger, Orphans
+    from narwhal.profiles import Profile
+
+
+class Prices:
+    """Prices legs. Without profiles it knows no seconds, and everything costs what it counts.
+
+    Formulas: DESIGN's cost model, in `narwhal.profiles`. Resident work is what the ledger says;
+    decodes that have no engine yet are spread evenly over those that could take them.
+    """
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        ledger: Ledger,
+        orphans: Orphans,
+        profiles: Mapping[str, Profile] | None,
+    ) -> None:
+        self.targets = Targets(
+            ttft_s=config.slo.ttft_s,
+            tpot_s=config.slo.tpot_s,
+            margin=config.serving.admission_margin,
+        )
+        self.output = OutputHistory()
+        self.profiles = profiles
+        self._ledger = ledger
+        self._orphans = orphans
+        self._to_first_token = config.slo.ttft_scope is TtftScope.FIRST_TOKEN
+
+    @property
+    def known(self) -> bool:
+        """Whether there are profiles."""
+        return self.profiles is not None
+
+    def claim(self, iid: str, phase: Phase, prompt_tokens: int, output_tokens: int) -> Claim:
+        """What a leg takes of `iid`."""
+        if phase is Phase.DECODE:
+            return Claim(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        seconds = 0.0
+        if self.profiles is not None:
+            seconds = self.profiles[iid].prefill_seconds(prompt_tokens)
+        return Claim(prompt_tokens=prompt_tokens, seconds=seconds)
+
+    @staticmethod
+    def backs_up(refused: Refused) -> bool:
+        """Whether another prefill engine could have made the difference."""
+        return refused.cause in (Cause.BACKLOG, Cause.NO_ENGINE)
+
+    # Paths
+
+    def prefill_paths(
+        self, iids: Sequence[str], prompt_tokens: int, now: float
+    ) -> list[PrefillPath]:
+        """A prefill of the prompt, on each of these engines."""
+        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
+        return [self._prefill_path(iid, prompt_tokens, now) for iid in iids]
+
+    def _prefill_path(self, iid: str, prompt_tokens: int, now: float) -> PrefillPath:
+        assert self.profiles is not None  # noqa: S101 - see above
+        profile = self.profiles[iid]
+        ahead = self._ledger.backlog_s(iid, now)
+        if not self._fits(iid, profile, prompt_tokens, now):
+            ahead = max(ahead, self._orphans.last_ends(iid, now) - now)
+        return PrefillPath(
+            iid=iid,
+            ahead_s=ahead,
+            own_s=profile.prefill_seconds(prompt_tokens),
+            after_s=self._after(profile, prompt_tokens),
+        )
+
+    def _fits(self, iid: str, profile: Profile, prompt_tokens: int, now: float) -> bool:
+        """Whether the engine has room for the prompt beside what its orphans pin."""
+        pinned = self._orphans.tokens(iid, now)
+        if not pinned:
+            return True
+        legs = self._ledger.PHASES
+        resident = sum(self._ledger.tokens(iid, phase) for phase in legs)
+        return profile.fits_memory(pinned + resident + prompt_tokens)
+
+    def _after(self, profile: Profile, prompt_tokens: int) -> float:
+        """From the end of a prefill to a first token, if the TTFT target covers that."""
+        if not self._to_first_token:
+            return 0.0
+        return profile.handoff_seconds(prompt_tokens) + profile.idle_interval()
+
+    def decode_paths(
+        self, iids: Sequence[str], prompt_tokens: int, output_tokens: int, *, now: float
+    ) -> list[DecodePath]:
+        """A decode on each of these engines, as it would be with the request there."""
+        return [
+            self._decode_path(iid, len(iids), prompt_tokens, output_tokens, now) for iid in iids
+        ]
+
+    def _decode_path(
+        self, iid: str, engines: int, prompt_tokens: int, output_tokens: int, now: float
+    ) -> DecodePath:
+        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
+        profile, ledger = self.profiles[iid], self._ledger
+        own = Claim(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        requests = 1 + ledger.residents(iid, Phase.DECODE)
+        requests += ledger.residents(UNPLACED, Phase.DECODE) / engines
+        mean_tokens = own.mean_tokens + ledger.mean_tokens(iid, Phase.DECODE)
+        mean_tokens += ledger.mean_tokens(UNPLACED, Phase.DECODE) / engines
+        kv_tokens = own.tokens + ledger.tokens(iid, Phase.DECODE)
+        kv_tokens += -(-ledger.tokens(UNPLACED, Phase.DECODE) // engines)
+        capacity = profile.kv_capacity_tokens
+        return DecodePath(
+            iid=iid,
+            interval_s=profile.decode_interval(requests, mean_tokens),
+            alone_s=profile.decode_interval(1, own.mean_tokens),
+            kv_tokens=kv_tokens + self._orphans.tokens(iid, now),
+            own_tokens=own.tokens,
+            capacity=inf if capacity is None else capacity,
+        )
