@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from profile_samples import BARE_ROW, FULL_ROW, document, parse
 
+from narwhal.config.document import MAX_FILE_BYTES
 from narwhal.model import ConfigError
 from narwhal.profiles import (
     EngineSamples,
@@ -148,6 +149,13 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     )
     assert refusal(lambda: write_store("a\0b", OLD)).startswith("'a\\x00b': cannot be written: ")
     assert names_in(tmp_path) == ["file"]
+
+
+def test_a_file_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    large = ProfileStore(meta={"x": "y" * MAX_FILE_BYTES})
+    assert "more than is ever read" in refusal(lambda: write_store(path, large))
+    assert names_in(tmp_path) == []
 
 
 def test_a_writer_that_was_killed_does_not_stop_the_next(tmp_path: Path) -> None:

@@ -36,10 +36,14 @@ class Range:
 
 @attrs.frozen(kw_only=True, field_transformer=checked)
 class PrefillCurve:
-    """A prefill of `n` tokens, alone on the engine, takes `a n^2 + b n + c` seconds."""
+    """A prefill of `n` tokens, alone on the engine, takes `a n^2 + b n + c` seconds.
+
+    Each token goes through all the weights (`b`) and attends to every token before it, which makes
+    a number of pairs that grows with the square (`a`); `c` is what any prefill takes.
+    """
 
     a: float = attrs.field(
-        metadata=about("Attention over the prompt.", unit="s/token^2", bounds=NOT_NEGATIVE)
+        metadata=about("Each pair of tokens.", unit="s/token^2", bounds=NOT_NEGATIVE)
     )
     b: float = attrs.field(metadata=about("Each token.", unit="s/token", bounds=NOT_NEGATIVE))
     c: float = attrs.field(metadata=about("Each prefill.", unit="s", bounds=NOT_NEGATIVE))
@@ -63,7 +67,9 @@ class PrefillCurve:
 class DecodeCurve:
     """The interval between two tokens of a stream is `t0 + tr r + tk k` seconds.
 
-    `r` counts the active requests of the engine and `k` their resident KV tokens.
+    `r` counts the active requests of the engine and `k` their resident KV tokens. A step reads the
+    weights once (`t0`) and the whole of the resident cache (`tk`), and does each request's own
+    share of the work (`tr`).
     """
 
     t0: float = attrs.field(metadata=about("Each step.", unit="s", bounds=NOT_NEGATIVE))
@@ -95,7 +101,8 @@ class DecodeCurve:
 class HandoffCurve:
     """A handoff of `n` tokens takes `base_s + token_s n` seconds.
 
-    It is what lies between the prefill's answer and the decoder's first step.
+    It is what lies between the prefill's answer and the decoder's first step: an exchange between
+    two engines, and a copy of the cache.
     """
 
     base_s: float = attrs.field(metadata=about("Each handoff.", unit="s", bounds=NOT_NEGATIVE))

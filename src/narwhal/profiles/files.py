@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from narwhal.config.document import read_bytes
+from narwhal.config.document import MAX_FILE_BYTES, read_bytes
 from narwhal.config.faults import Faults
 from narwhal.model import ConfigError
 from narwhal.profiles.reading import base_name
@@ -70,7 +70,8 @@ def update_store(
     """Put `rows` into the store at `path`, which may not exist yet, and return the whole.
 
     Rows of other engines stay as they are, and so does `meta` unless it is given. A file that is
-    no store is not touched: that is the `ConfigError` of `load_store`.
+    no store is not touched: that is the `ConfigError` of `load_store`. Of two updates at one time,
+    the rows of one may be lost.
     """
     old = load_store(path) if _is_there(path) else ProfileStore()
     new = old.with_rows(rows)
@@ -101,6 +102,8 @@ def _replace(path: AnyPath, content: bytes) -> None:
     """Write beside the file, make sure of it, and only then give it the file's name."""
     name = base_name(path)
     try:
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError(f"{len(content)} bytes are more than is ever read, {MAX_FILE_BYTES}")
         target = Path(os.path.realpath(path))
         with contextlib.suppress(FileExistsError):
             target.parent.mkdir(parents=True)
