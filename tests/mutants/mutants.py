@@ -320,10 +320,12 @@ MUTANTS = [
     Mutant(
         name="half a handoff is passed on",
         file="wire/handoff.py",
-        old="""    remote_engine_id: _Text
-    remote_block_ids""",
-        new="""    remote_engine_id: _Text = ""
-    remote_block_ids""",
+        old="""        raise HandoffRejected(f"incomplete kv_transfer_params: {error}", missing=False) from None
+""",
+        new="""        return Handoff(
+            raw=raw, remote_engine_id="x", remote_host="x", remote_port=1, blocks=1
+        )
+""",
     ),
     # Accounts
     Mutant(
