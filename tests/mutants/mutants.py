@@ -320,12 +320,8 @@ MUTANTS = [
     Mutant(
         name="half a handoff is passed on",
         file="wire/handoff.py",
-        old="""        raise HandoffRejected(f"incomplete kv_transfer_params: {error}", missing=False) from None
-""",
-        new="""        return Handoff(
-            raw=raw, remote_engine_id="x", remote_host="x", remote_port=1, blocks=1
-        )
-""",
+        old="if problem := _find_problem(read, raw):",
+        new="if (problem := _find_problem(read, raw)) and not raw:",
     ),
     # Accounts
     Mutant(
