@@ -320,10 +320,8 @@ MUTANTS = [
     Mutant(
         name="half a handoff is passed on",
         file="wire/handoff.py",
-        old="""    remote_engine_id: _Text
-    remote_block_ids""",
-        new="""    remote_engine_id: _Text = ""
-    remote_block_ids""",
+        old="    if problem:\n",
+        new="    if problem and not raw:\n",
     ),
     # Accounts
     Mutant(

@@ -54,8 +54,9 @@ PREFILL: tuple[Draw, ...] = (
     _then(f.Cut()),
     _then(f.NoKv()),
     _then(f.Malformed()),
-    lambda rng: [f.Kv(rng.choice(_DESCRIPTOR))],
-    lambda rng: [f.Kv(rng.choice(_DESCRIPTOR), None)],
+    # Half a handoff kills the engine that gets it, so each kind of half should be met often.
+    *(_then(f.Kv(name)) for name in _DESCRIPTOR),
+    *(_then(f.Kv(name, None)) for name in _DESCRIPTOR),
     lambda rng: [f.Hdr(), _pause(rng), f.Hang()],
     lambda rng: [f.Split(rng.randrange(1, 400), rng.choice((0.0, 0.05, 2.0)))],
     lambda rng: [f.Bytewise(rng.choice((0.0, 0.0005)))],
@@ -108,7 +109,7 @@ _BY_PHASE = {
     f.FaultPhase.TOKENIZE: TOKENIZE,
 }
 # Prefill comes first in every attempt: with as many faults as decode, few would get to decode.
-_SHARES = {f.FaultPhase.PREFILL: 0.4, f.FaultPhase.TOKENIZE: 0.3}
+_SHARES = {f.FaultPhase.PREFILL: 0.5, f.FaultPhase.TOKENIZE: 0.3}
 _EARLY_SHARE = 0.05
 _KEEP_ALIVE_SHARE = 0.03
 

@@ -118,7 +118,7 @@ def draw_plan(
         requests=requests + rng.randrange(1 + requests // 10),
         span=span,
         speed=rng.choice((1.0, 5.0, 20.0)),
-        leg_faults=rng.choice((0.0, 0.05, 0.2, 0.5)),
+        leg_faults=rng.choice((0.0, 0.1, 0.3, 0.5)),
         line_faults=rng.choice((0.0, 0.0, 0.05, 0.3)),
         rudeness=rng.choice((0.0, 0.2, 0.6)),
         jitter=rng.choice((0.0, 1e-6, 1e-4, 5e-3)),

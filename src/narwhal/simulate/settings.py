@@ -41,7 +41,7 @@ def _draw_fleet(rng: random.Random, least: int) -> tuple[int, int]:
 
 def _draw_serving(rng: random.Random) -> dict[str, Any]:
     serving: dict[str, Any] = {
-        "max_connections": rng.choice((1, 20, 100, 512, 512)),
+        "max_connections": rng.choice((1, 5, 50, 200, 200, 512, 512, 512)),
         "prefill_concurrency": rng.choice((0, 0, 1, 2, 8)),
         "decode_concurrency": rng.choice((0, 0, 1, 2, 8)),
         "max_attempts": rng.choice((1, 2, 3, 3)),

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
+AGAIN_S = 5.0
+
+
 class Stuck(BaseException):
     """Raised into whatever runs too long. No `Exception`: nothing in the world may catch it."""
 
@@ -31,7 +34,8 @@ def watchdog(seconds: float) -> Iterator[None]:
         raise Stuck(f"a step did not end within {seconds:g} s of real time{where}")
 
     before = signal.signal(signal.SIGALRM, bark)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again and again: as the first is being cleaned up, the next task may go round in circles.
+    signal.setitimer(signal.ITIMER_REAL, seconds, min(seconds, AGAIN_S))
     try:
         yield
     finally:
