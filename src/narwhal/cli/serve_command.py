@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -15,13 +16,15 @@ from narwhal.cli.running import fail, fail_config, listen, set_up_logging, until
 from narwhal.config import load_fleet
 from narwhal.model import ConfigError
 from narwhal.net import Server
+from narwhal.profiles import check_limits, load_store
 from narwhal.telemetry import JournalFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from narwhal.config import FleetConfig
     from narwhal.net import Listener
+    from narwhal.profiles import Profile
 
 # Pages that are being written when the last request has ended: they take microseconds.
 _LAST_PAGES_S = 0.1
@@ -79,11 +82,12 @@ def serve(
             graceful_timeout=graceful_timeout,
             resume=resume,
         )
+        profiles = load_profiles(config)
         journal_file = JournalFile(journal) if journal else None
         if journal_file is not None:
             journal_file.open()
         _calm_the_collector()
-        trio.run(_serve, config, host, port, journal_file)
+        trio.run(_serve, config, host, port, journal_file, profiles)
     except ConfigError as error:
         raise fail_config(error) from error
 
@@ -110,6 +114,22 @@ def overridden(
     return attrs.evolve(config, serving=serving, recovery=recovery)
 
 
+def load_profiles(config: FleetConfig) -> Mapping[str, Profile] | None:
+    """Read the store that the file names; None if admission is `open` and there is none.
+
+    Raises `ConfigError` for a store that is not sound, lacks an engine of the fleet, or has a fit
+    that is worse than the file allows.
+    """
+    path = config.profiles.path
+    if config.serving.admission == "open" and not Path(path).exists():
+        return None
+    store = load_store(path, iids=[spec.iid for spec in config.engines])
+    broken = check_limits(store, config.profiles)
+    if broken and config.serving.admission != "open":
+        raise ConfigError([each.line(str(path)) for each in broken])
+    return store.profiles
+
+
 def _calm_the_collector() -> None:
     """Let the garbage collector look less often, and not at what is there for good.
 
@@ -122,10 +142,14 @@ def _calm_the_collector() -> None:
 
 
 async def _serve(
-    config: FleetConfig, host: str, port: int, journal_file: JournalFile | None
+    config: FleetConfig,
+    host: str,
+    port: int,
+    journal_file: JournalFile | None,
+    profiles: Mapping[str, Profile] | None,
 ) -> None:
     listeners = await listen(host, port)
-    async with open_router(config, journal_file=journal_file) as router:
+    async with open_router(config, journal_file=journal_file, profiles=profiles) as router:
         server = Server(router.app)
 
         async def drain() -> None:

@@ -92,7 +92,7 @@ class DecodeCurve:
         metadata=about("Mean error on samples left out of the fit.", bounds=NOT_NEGATIVE),
     )
 
-    def interval(self, requests: int, kv_tokens: int) -> float:
+    def interval(self, requests: float, kv_tokens: float) -> float:
         """Seconds between two tokens with `requests` active and `kv_tokens` resident."""
         return self.t0 + self.tr * requests + self.tk * kv_tokens
 

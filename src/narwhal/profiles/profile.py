@@ -58,8 +58,11 @@ class Profile:
         """Seconds of a prefill of `tokens` tokens that has the engine to itself."""
         return self.prefill.seconds(tokens)
 
-    def decode_interval(self, requests: int, kv_tokens: int) -> float:
-        """Seconds between two tokens of a stream, `requests` active over `kv_tokens` resident."""
+    def decode_interval(self, requests: float, kv_tokens: float) -> float:
+        """Seconds between two tokens of a stream, `requests` active over `kv_tokens` resident.
+
+        Either may be a mean, and need not be whole.
+        """
         return self.decode.interval(requests, kv_tokens)
 
     def idle_interval(self) -> float:

@@ -113,8 +113,8 @@ class Prices:
         assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
         profile, ledger = self.profiles[iid], self._ledger
         own = Claim(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-        requests = 1 + ledger.residents(iid, Phase.DECODE)
-        requests += ledger.residents(UNPLACED, Phase.DECODE) / engines
+        to_come = ledger.residents(UNPLACED, Phase.DECODE) / engines
+        requests = 1 + ledger.residents(iid, Phase.DECODE) + to_come
         mean_tokens = own.mean_tokens + ledger.mean_tokens(iid, Phase.DECODE)
         mean_tokens += ledger.mean_tokens(UNPLACED, Phase.DECODE) / engines
         kv_tokens = own.tokens + ledger.tokens(iid, Phase.DECODE)

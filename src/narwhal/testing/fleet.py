@@ -12,6 +12,7 @@ from narwhal.app import open_router
 from narwhal.config import parse_fleet
 from narwhal.emulator import EmulatedFleet, EngineSettings, TimeModel, parse_fault
 from narwhal.net import MemoryNetwork
+from narwhal.profiles import DecodeCurve, PrefillCurve, Profile, Range
 from narwhal.router import leave_nursery
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ class MemoryFleet:
         return self.engines[iid]
 
     @property
+    def profiles(self) -> dict[str, Profile]:
+        """What a profiler that makes no mistakes would say of the engines, by name."""
+        return {engine.iid: _exact_profile(engine) for engine in self.engines.engines}
+
+    @property
     def idle(self) -> bool:
         """Whether no engine holds a request, a sequence or a KV block."""
         return self.engines.idle
@@ -116,13 +122,18 @@ class MemoryFleet:
             engine.faults.set(parsed)
 
     def open_router(self) -> open_router:
-        """A router for these engines, with nothing in it that would not repeat."""
+        """A router for these engines, with nothing in it that would not repeat.
+
+        With predictive admission it has exact profiles.
+        """
+        predictive = self.config.serving.admission == "predictive"
         return open_router(
             self.config,
             environ=self.environ,
             connect=self.connect,
             rng=random.Random(f"router {self._seed}"),  # noqa: S311 - to repeat, not to hide
             wall_clock=trio.current_time,
+            profiles=self.profiles if predictive else None,
         )
 
     async def serve(
@@ -177,3 +188,25 @@ def _without_tls(spec: EngineSpec) -> EngineSpec:
         return spec
     host = f"[{spec.host}]" if ":" in spec.host else spec.host
     return attrs.evolve(spec, url=f"http://{host}:{spec.port}")
+
+
+# Further than anything in memory goes.
+_FAR = 10_000_000
+
+
+def _exact_profile(engine: EmulatedEngine) -> Profile:
+    (a, b, c), (t0, tr, tk) = engine.settings.time.prefill, engine.settings.time.decode
+    everything = Range(1, _FAR)
+    return Profile(
+        prefill=PrefillCurve(a=a, b=b, c=c, tokens=everything, fit_mape=0.0, cv_mape=0.0),
+        decode=DecodeCurve(
+            t0=t0,
+            tr=tr,
+            tk=max(tk, 1e-12),  # a profile has no zero there
+            requests=everything,
+            kv_tokens=everything,
+            fit_mape=0.0,
+            cv_mape=0.0,
+        ),
+        kv_capacity_tokens=engine.settings.kv_capacity_tokens,
+    )
