@@ -46,6 +46,15 @@ BROKEN: dict[str, list[tuple[str, Any]]] = {
         ("narwhal.net.response.ResponseReader._framed", lambda _: True),
         ("narwhal.net.response.ResponseReader.take", lambda reader: b"".join(reader.body)),
     ],
+    "profile_store": [
+        ("narwhal.config.document._integer", int),
+        ("narwhal.profiles.reading.document_faults", lambda _: []),
+        ("narwhal.profiles.reading.bounds_complaint", lambda *_: None),
+        ("narwhal.profiles.store.engine_faults", lambda *_: []),
+        ("narwhal.profiles.reading.key_name", str),
+        ("narwhal.profiles.rows._ends", lambda _: (None, None)),
+        ("narwhal.profiles.profile._mean", sum),
+    ],
     "request_body": [
         ("narwhal.wire.vllm._NOT_FOR_PREFILL", frozenset()),
         ("narwhal.wire.vllm._is_zero", lambda _: False),

@@ -52,8 +52,11 @@ def key_name(key: object) -> str:
     return key if isinstance(key, str) and _PLAIN_KEY.fullmatch(key) else shown(key)
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The content of a file. Raises `Faults` with one line, whatever is wrong with it."""
+def read_bytes(path: str | os.PathLike[str], kind: str = "fleet file") -> bytes:
+    """The content of a file that is to be a `kind`.
+
+    Raises `Faults` with one line, whatever is wrong with it.
+    """
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -62,7 +65,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     except ValueError as error:  # a path with a NUL byte in it
         raise Faults.one(f"cannot be read: {error}") from error
     if len(content) > MAX_FILE_BYTES:
-        raise Faults.one(f"is larger than {MAX_FILE_BYTES} bytes, which no fleet file is")
+        raise Faults.one(f"is larger than {MAX_FILE_BYTES} bytes, which no {kind} is")
     return content
 
 

@@ -1,0 +1,82 @@
+"""How long engines take: the cost model, its fits to measurements, and the files both are kept in.
+
+Pure: no clock, no randomness, and nothing waits. `narwhal.profiles.files` reads and writes files
+when asked to; everything else works on values.
+"""
+
+from narwhal.profiles.curves import DecodeCurve, HandoffCurve, PrefillCurve, Range
+from narwhal.profiles.digest import generation_digest
+from narwhal.profiles.files import (
+    load_samples,
+    load_store,
+    samples_path,
+    update_store,
+    write_samples,
+    write_store,
+)
+from narwhal.profiles.fits import (
+    Fit,
+    fit_chars_per_token,
+    fit_decode,
+    fit_handoff,
+    fit_prefill,
+)
+from narwhal.profiles.judging import FitLimits, Point, Refusal, Refused
+from narwhal.profiles.limits import LimitBroken, check_limits
+from narwhal.profiles.profile import Profile, SeatBound, Seats, mean_profile
+from narwhal.profiles.refit import refit, refit_row
+from narwhal.profiles.rows import ProfileRow
+from narwhal.profiles.sample_store import SampleStore, parse_samples, sample_bytes
+from narwhal.profiles.samples import (
+    DecodeSample,
+    EngineSamples,
+    HandoffSample,
+    Measured,
+    PrefillSample,
+    TextSample,
+)
+from narwhal.profiles.store import ProfileStore, parse_store, store_bytes
+
+__all__ = [
+    "DecodeCurve",
+    "DecodeSample",
+    "EngineSamples",
+    "Fit",
+    "FitLimits",
+    "HandoffCurve",
+    "HandoffSample",
+    "LimitBroken",
+    "Measured",
+    "Point",
+    "PrefillCurve",
+    "PrefillSample",
+    "Profile",
+    "ProfileRow",
+    "ProfileStore",
+    "Range",
+    "Refusal",
+    "Refused",
+    "SampleStore",
+    "SeatBound",
+    "Seats",
+    "TextSample",
+    "check_limits",
+    "fit_chars_per_token",
+    "fit_decode",
+    "fit_handoff",
+    "fit_prefill",
+    "generation_digest",
+    "load_samples",
+    "load_store",
+    "mean_profile",
+    "parse_samples",
+    "parse_store",
+    "refit",
+    "refit_row",
+    "sample_bytes",
+    "samples_path",
+    "store_bytes",
+    "update_store",
+    "write_samples",
+    "write_store",
+]
