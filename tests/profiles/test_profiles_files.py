@@ -160,7 +160,7 @@ def test_a_file_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
 
 def test_a_writer_that_was_killed_does_not_stop_the_next(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    (tmp_path / ".p.json.0.tmp").write_bytes(b"half of a sto")
+    (tmp_path / ".p.json.0.tmp").write_bytes(b"a longer store" * 1000)
     write_store(path, OLD)
     assert load_store(path) == OLD
 

@@ -106,7 +106,14 @@ def test_decode_of_any_make(t0: float, tr: float, tk: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "prefill", [(0.0, 1e-4, 0.01), (1e-9, 0.0, 0.01), (1e-9, 1e-4, 0.0), (0.0, 1e-4, 0.0)]
+    "prefill",
+    [
+        (0.0, 1e-4, 0.01),
+        (0.0, 0.001528730364858345, 0.05138627063501462),  # a cost of 2.5e-23 fits it still better
+        (1e-9, 0.0, 0.01),
+        (1e-9, 1e-4, 0.0),
+        (0.0, 1e-4, 0.0),
+    ],
 )
 def test_a_cost_that_is_not_there_is_zero(prefill: tuple[float, float, float]) -> None:
     curve = held(fit_prefill(prefills(TimeModel(prefill=prefill))))

@@ -27,6 +27,7 @@ from narwhal.config import Profiles
 from narwhal.model import ConfigError
 from narwhal.profiles import (
     HandoffCurve,
+    PrefillCurve,
     ProfileStore,
     Range,
     check_limits,
@@ -101,6 +102,18 @@ def test_equal_stores_are_equal_bytes() -> None:
     second = parse(document(other | {"ttft_a": 0}, one, meta={"a": 3, "x": {"b": 2, "c": 1}}))
     assert first == second
     assert store_bytes(first) == store_bytes(second)
+
+
+def test_zero_has_no_sign_in_a_file() -> None:
+    curve = PrefillCurve(a=-0.0, b=0.0, c=-0.0)
+    row = parse(document(BARE_ROW)).rows[0]
+    row = attrs.evolve(row, profile=attrs.evolve(row.profile, prefill=curve))
+    assert b"-0.0" not in store_bytes(ProfileStore(rows=(row,)))
+
+
+def test_a_single_point_is_a_range() -> None:
+    row = FULL_ROW | {"decode_min_requests": 8, "decode_max_requests": 8}
+    assert parse(document(row)).rows[0].profile.decode.requests == Range(8, 8)
 
 
 def test_rows_are_replaced_by_name() -> None:

@@ -101,9 +101,10 @@ def _is_there(path: AnyPath) -> bool:
 def _replace(path: AnyPath, content: bytes) -> None:
     """Write beside the file, make sure of it, and only then give it the file's name."""
     name = base_name(path)
+    if len(content) > MAX_FILE_BYTES:
+        text = f"{len(content)} bytes are more than is ever read, {MAX_FILE_BYTES}"
+        raise ConfigError([f"{name}: cannot be written: {text}"])
     try:
-        if len(content) > MAX_FILE_BYTES:
-            raise ValueError(f"{len(content)} bytes are more than is ever read, {MAX_FILE_BYTES}")
         target = Path(os.path.realpath(path))
         with contextlib.suppress(FileExistsError):
             target.parent.mkdir(parents=True)

@@ -139,7 +139,7 @@ class Visitor:
         for ask in self._asked:
             if ask.ended_at is None:
                 ask.ended_at = now
-                ask.left_at = now if left else None
+                ask.left_at = now if left else ask.left_at
                 self._tell("left" if left else "cut off", ask)
         self._over = True
         self._news.set()

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from narwhal.emulator import Verdict
-from narwhal.model import Terminal
+from narwhal.model import Phase, Terminal
 from narwhal.simulate.invariants import invariant
 
 if TYPE_CHECKING:
@@ -164,11 +164,14 @@ def _no_kv_is_forgotten(evidence: Evidence) -> Iterator[Finding]:
             continue
         if given_up[f"{leg.name.request}-{leg.name.attempt}-release"] or _sent_again(evidence, leg):
             continue
-        read = evidence.attempt_of(leg).prefill_s is not None
-        if read and _tells_handoff(leg):
-            unnamed[record.engine] += 1
-            if unnamed[record.engine] > evidence.lost.get(record.engine, 0):
-                yield f"{record.handle} is pinned, and nobody knows", _about(leg), inf
+        attempt = evidence.attempt_of(leg)
+        if attempt.prefill_s is None or not _tells_handoff(leg):
+            continue
+        # Only of an answer that could not be understood is the name unknown.
+        unnamed[record.engine] += attempt.phase is Phase.PREFILL
+        known = attempt.phase is not Phase.PREFILL
+        if known or unnamed[record.engine] > evidence.lost.get(record.engine, 0):
+            yield f"{record.handle} is pinned, and nobody knows", _about(leg), inf
 
 
 def _sent_again(evidence: Evidence, leg: Leg) -> bool:

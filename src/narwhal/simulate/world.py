@@ -110,6 +110,7 @@ class World:
                 await trio.sleep(plan.end_at)
             else:
                 await over.wait()
+                await trio.sleep(SETTLE_S)  # the last words of clients that left arrive
                 await self._router.core.lives.wait_empty()
         await over.wait()
         await trio.sleep(SETTLE_S)
