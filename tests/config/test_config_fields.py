@@ -28,6 +28,7 @@ PATH = (["x.json", "/var/lib/x"], ["", " ", 3, "a\nb"])
 
 # path: default, values that are accepted when nothing else is set, values that are refused
 FIELDS: dict[str, tuple[object, tuple[list[Any], list[Any]]]] = {
+    "slo.ttft_scope": ("prefill", (["first_token"], ["decode", None])),
     "serving.admission": ("predictive", (["open"], ["", "closed", None, True])),
     "serving.admission_margin": (0.0, NOT_NEGATIVE),
     "serving.max_connections": (512, FROM_ONE),

@@ -10,6 +10,7 @@ import attrs
 import pytest
 from docs_pages import DOCS, code_blocks, table
 
+from narwhal.admission import Cause, Refused
 from narwhal.model import (
     BodyTooLarge,
     ConnectFailed,
@@ -61,6 +62,10 @@ def ends() -> Iterator[Outcome]:
         yield outcomes.client_error(error)
     yield outcomes.retention_full(CONFIG, 3)
     yield outcomes.queue_full(CONFIG, 3)
+    for cause in Cause:
+        again = None if cause in (Cause.PROMPT, Cause.LENGTH) else 3
+        refusal = Refused(cause=cause, projected_s=3.0, retry_after=again)
+        yield outcomes.refused(CONFIG, refusal, 1000)
     yield outcomes.draining()
     yield outcomes.request_expired(CONFIG, committed=False)
     yield outcomes.queue_expired(CONFIG)

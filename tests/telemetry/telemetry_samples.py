@@ -8,7 +8,9 @@ import attrs
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from narwhal.admission import Cause
 from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
+from narwhal.placement import Why
 from narwhal.telemetry import (
     AttemptResult,
     AttemptRow,
@@ -44,7 +46,10 @@ ROW = RequestRow(
         AttemptRow(
             n=1,
             prefill="n0",
+            prefill_why=Why.LEAST_COST,
+            prefill_runner_up="n1",
             decode="n1",
+            decode_why=Why.UNSERVED,
             result=AttemptResult.FAILED,
             code="first_token",
             phase=Phase.DECODE,
@@ -73,6 +78,7 @@ ROW = RequestRow(
     },
     ttft_s=3.1,
     prefill_ttft_s=3.0,
+    projected_ttft_s=2.5,
     tpot_s=0.02,
 )
 
@@ -92,6 +98,7 @@ LIVE = LiveState(
             seat_limit={Phase.PREFILL: 4},
             residents={Phase.PREFILL: 3, Phase.DECODE: 4},
             reserved_tokens=2048,
+            backlog_s=1.5,
             orphan_tokens=512,
             pools={
                 Pool.SERVING: PoolView(idle=5, busy=6, waiting=8),
@@ -128,8 +135,12 @@ def make_telemetry(*, journaled: bool = True) -> Telemetry:
 def everything_happens(telemetry: Telemetry) -> None:
     """Each kind of event there is, at least once."""
     telemetry.request_started(Route.CHAT)
+    telemetry.request_started(Route.CHAT)
     telemetry.request_started(Route.COMPLETIONS)
     telemetry.request_ended(attrs.evolve(ROW, tokenize_fallback=True))
+    telemetry.request_ended(attrs.evolve(ROW, attempts=ROW.attempts[1:]))
+    telemetry.refused(Cause.BACKLOG)
+    telemetry.unserved(Phase.PREFILL)
     telemetry.limit_fired(Limit.HEALTH)
     telemetry.offered(sized=True)
     telemetry.offered(sized=False)

@@ -51,13 +51,18 @@ def test_a_request_s_row() -> None:
         "request_s": 4.0,
         "ttft_s": 3.1,
         "prefill_ttft_s": 3.0,
+        "projected_ttft_s": 2.5,
         "tpot_s": 0.02,
         "spent_s": {"ingress": 0.01, "queue": 0.25, "prefill": 0.3, "backoff": 0.04, "decode": 3.4},
     }
     assert attempts[0] == {
         "n": 1,
         "prefill": "n0",
+        "prefill_why": "least_cost",
+        "prefill_runner_up": "n1",
         "decode": "n1",
+        "decode_why": "unserved",
+        "decode_runner_up": None,
         "result": "failed",
         "code": "first_token",
         "phase": "decode",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from narwhal.admission import Refused
+from narwhal.admission import Cause, Refused
 from narwhal.model import (
     ClientError,
     Limit,
@@ -247,7 +247,11 @@ class RequestLife:
             case Admission.CLOSED:
                 return outcomes.draining()
             case None if hopeless:
-                return self._judge() or outcomes.queue_expired(core.config)
+                waited = trio.current_time() - self.arrival
+                retry_after = core.drain_seconds()
+                return self._refuse(
+                    Refused(cause=Cause.BACKLOG, projected_s=waited, retry_after=retry_after)
+                )
             case None:
                 self.record.fired(Limit.QUEUE)
                 return outcomes.queue_expired(core.config)
@@ -256,12 +260,15 @@ class RequestLife:
         """The refusal, if the request is projected to miss its targets."""
         verdict = self.core.gate.judge(self)
         if isinstance(verdict, Refused):
-            self.core.telemetry.refused(verdict.cause)
-            return outcomes.refused(self.core.config, verdict, self.prompt_tokens)
+            return self._refuse(verdict)
         if verdict is not None:
             self.record.projected_ttft_s = verdict.projected_s
             self.whole_on = verdict.iid if verdict.whole else None
         return None
+
+    def _refuse(self, refusal: Refused) -> Outcome:
+        self.core.telemetry.refused(refusal.cause)
+        return outcomes.refused(self.core.config, refusal, self.prompt_tokens)
 
     def _judge_again(self) -> Outcome | None:
         """The same with a seat: what was in time when it came may be too late by now."""
