@@ -215,10 +215,10 @@ def test_the_cheapest_engine_gets_the_prefill_and_the_journal_says_why() -> None
 
 def test_orphans_are_priced_on_their_producer_until_the_lease_ends() -> None:
     async def main() -> None:
-        fleet_ = open_fleet(config(), time=STEADY, kv_capacity_tokens=2000, max_model_len=2000)
-        async with fleet_ as fleet, fleet.open_router() as router, busy_decoders(router):
+        fleet_ = open_fleet(config(), time=STEADY, kv_capacity_tokens=4000, max_model_len=4000)
+        async with fleet_ as fleet, fleet.open_router() as router, busy_decoders(router, 2000):
             now = trio.current_time()
-            router.core.orphans.add("p0", 1500, until=now + 9.0, now=now)
+            router.core.orphans.add("p0", 3500, until=now + 9.0, now=now)
             error = await refused(router, ask(1000))
             assert error.outcome.retry_after == 8  # and 1 s for itself, of the 2
             await trio.sleep(9)
