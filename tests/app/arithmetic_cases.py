@@ -187,6 +187,43 @@ class Limits:
         return fleet_config(prefill=self.prefill, decode=self.decode, engine=engine, **serving)
 
 
+# A case in which nothing goes wrong; its times are powers of two and their sums: exact.
+LEG = Leg(connect=0.5, seconds=0.5, end=GOOD)
+SCRIPT = Script(prefill=LEG, decode=LEG, gaps=(1.0, 1.0), end=GOOD)
+PLAIN = Request(
+    stream=True,
+    body=0.0,
+    tokenize=1.0,
+    seat_at=0.0,
+    prefill_at=0.0,
+    decode_at=0.0,
+    starved_at=inf,
+    leaves_at=inf,
+    reset=False,
+    scripts=(SCRIPT, SCRIPT, SCRIPT),
+)
+WIDE = Limits(
+    prefill=1,
+    decode=1,
+    commit="before_decode",
+    request_s=64.0,
+    queue_s=64.0,
+    tokenize_s=64.0,
+    prefill_s=64.0,
+    handoff_s=32.0,
+    lease_s=64.0,
+    first_s=64.0,
+    gap_s=64.0,
+    pool_s=64.0,
+    connect_s=64.0,
+    max_attempts=1,
+    base_s=0.0,
+    cap_s=0.0,
+    budget=4,
+    tenths=0,
+)
+
+
 def hundredths(least: int, most: int) -> st.SearchStrategy[float]:
     return st.integers(least, most).map(lambda n: n / 100)
 

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+import attrs
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from arithmetic_cases import Limits, Request, limits, requests
+from arithmetic_cases import (
+    DECODE_ENDS,
+    PLAIN,
+    PREFILL_ENDS,
+    SCRIPT,
+    STREAM_ENDS,
+    WIDE,
+    Limits,
+    Request,
+    apart,
+    limits,
+    requests,
+)
+from arithmetic_model import Model, Wallet
 from arithmetic_stage import check
 
 SEEDS = st.integers(0, 2**32)
@@ -19,7 +34,7 @@ def test_the_whole_row_is_what_arithmetic_says(
     check(limits, [request], seed, schedule)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=250)
 @given(
     limits=limits(attempts=2, tight=12),
     requests=st.lists(requests(fails=2), min_size=1, max_size=3),
@@ -30,3 +45,50 @@ def test_retries_take_credits_and_time_that_there_is(
     limits: Limits, requests: list[Request], seed: int, schedule: int
 ) -> None:
     check(limits, requests, seed, schedule)
+
+
+@settings(deadline=None, max_examples=250)
+@given(
+    limits=limits(attempts=2, tight=12),
+    request=requests(fails=2),
+    which=st.integers(0, 30),
+    part=st.integers(0, 98),
+    by=st.sampled_from(["client", "deadline"]),
+    seed=SEEDS,
+    schedule=SEEDS,
+)
+def test_a_departure_or_the_deadline_ends_it_in_whatever_phase(
+    *, limits: Limits, request: Request, which: int, part: int, by: str, seed: int, schedule: int
+) -> None:
+    told = Model(limits, request, Wallet(limits, seed)).predict()
+    stretches = [each for each in told.stretches if each.ends > each.begins]
+    assume(stretches)
+    chosen = stretches[which % len(stretches)]
+    when = chosen.begins + (chosen.ends - chosen.begins) * (part / 100 + apart(53))
+    if by == "client":
+        check(limits, [attrs.evolve(request, leaves_at=when)], seed, schedule)
+    else:
+        check(attrs.evolve(limits, request_s=when), [request], seed, schedule)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("retry_after", [None, 2])
+@pytest.mark.parametrize(
+    ("leg", "end"),
+    [("prefill", end) for end in PREFILL_ENDS]
+    + [("decode", end) for end in DECODE_ENDS]
+    + [("stream", end) for end in STREAM_ENDS],
+)
+def test_only_what_may_end_differently_is_tried_again(
+    leg: str, end: str, retry_after: int | None, stream: bool
+) -> None:
+    if leg == "stream":
+        script = attrs.evolve(SCRIPT, end=end)
+    else:
+        bad = attrs.evolve(getattr(SCRIPT, leg), end=end, retry_after=retry_after)
+        script = attrs.evolve(SCRIPT, **{leg: bad})
+    request = attrs.evolve(PLAIN, stream=stream, scripts=(script, script, SCRIPT))
+    for engines in (1, 3):
+        limits = attrs.evolve(WIDE, max_attempts=3, base_s=1.0, cap_s=1.5, decode=engines)
+        check(attrs.evolve(limits, prefill=engines), [request])
+        check(attrs.evolve(limits, prefill=0), [request])

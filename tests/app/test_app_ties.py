@@ -6,7 +6,6 @@ whatever order it lets them go on in. Times are powers of two and their sums, wh
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 import attrs
@@ -14,44 +13,10 @@ import pytest
 
 from narwhal.model import Limit, Terminal
 
-from arithmetic_cases import GOOD, Leg, Limits, Request, Script
+from arithmetic_cases import LEG, PLAIN, SCRIPT, WIDE
 from arithmetic_model import Model, Wallet
 from arithmetic_stage import check
 
-LEG = Leg(connect=0.5, seconds=0.5, end=GOOD)
-SCRIPT = Script(prefill=LEG, decode=LEG, gaps=(1.0, 1.0), end=GOOD)
-REQUEST = Request(
-    stream=True,
-    body=0.0,
-    tokenize=1.0,
-    seat_at=0.0,
-    prefill_at=0.0,
-    decode_at=0.0,
-    starved_at=inf,
-    leaves_at=inf,
-    reset=False,
-    scripts=(SCRIPT, SCRIPT, SCRIPT),
-)
-LIMITS = Limits(
-    prefill=1,
-    decode=1,
-    commit="before_decode",
-    request_s=64.0,
-    queue_s=64.0,
-    tokenize_s=64.0,
-    prefill_s=64.0,
-    handoff_s=32.0,
-    lease_s=64.0,
-    first_s=64.0,
-    gap_s=64.0,
-    pool_s=64.0,
-    connect_s=64.0,
-    max_attempts=1,
-    base_s=0.0,
-    cap_s=0.0,
-    budget=4,
-    tenths=0,
-)
 BUSY = attrs.evolve(SCRIPT, prefill=attrs.evolve(LEG, end="503", retry_after=1))
 BUSY_FIRST: dict[str, Any] = {"scripts": (BUSY, SCRIPT, SCRIPT)}
 
@@ -103,15 +68,15 @@ def test_the_limit_is_heard_first(
     at: float,
     schedule: int,
 ) -> None:
-    limits, request = attrs.evolve(LIMITS, **settings), attrs.evolve(REQUEST, **around)
+    limits, request = attrs.evolve(WIDE, **settings), attrs.evolve(PLAIN, **around)
     told = Model(limits, request, Wallet(limits, 0)).predict()
     assert (told.limit, told.end) == (ended, at)
     check(limits, [request], schedule=schedule)
 
 
 def test_a_back_off_that_would_end_with_the_deadline_is_not_begun() -> None:
-    limits = attrs.evolve(LIMITS, max_attempts=2, request_s=3.0)
-    request = attrs.evolve(REQUEST, **BUSY_FIRST)
+    limits = attrs.evolve(WIDE, max_attempts=2, request_s=3.0)
+    request = attrs.evolve(PLAIN, **BUSY_FIRST)
     wallet = Wallet(limits, 0)
     told = Model(limits, request, wallet).predict()
     assert (told.terminal, told.code, len(told.tried)) == (Terminal.FAILED, "engine_busy", 1)
