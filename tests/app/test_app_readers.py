@@ -146,11 +146,14 @@ def test_an_error_that_nobody_takes_is_waited_for_as_long_as_the_grace(
         world.script(script)
         client = await world.connect()
         await client.ask({"model": "m", "prompt": "x", "stream": True})
-        await trio.sleep(5.0 + RESPOND_BOUND_S + EXACTLY)
+        await trio.sleep(5.0 + RESPOND_BOUND_S / 2)
+        retained = world.router.core.retained
+        await trio.sleep(RESPOND_BOUND_S / 2 + EXACTLY)
         row = world.row
         assert (row.terminal, row.limit) == (Terminal.EXPIRED, Limit.REQUEST)
         late = row.request_s - 5.0
         assert min(late, RESPOND_BOUND_S - late) == pytest.approx(0.0, abs=EXACTLY)
+        assert retained == (late > EXACTLY), "what is still being written is still held"
         ends.append(late > EXACTLY)
         assert world.server.connections == 0
         client.close()
