@@ -26,6 +26,7 @@ from arithmetic_cases import (
     Request,
     Script,
 )
+from arithmetic_told import Stretch, Told, Tried
 
 LIMITS = {
     Limit.PREFILL: Kind(code="prefill", status=504),
@@ -49,54 +50,6 @@ class Miss:
     visible: bool = False
     local: bool = False
     """No news of the engine."""
-
-
-@attrs.frozen
-class Tried:
-    """An attempt in the journal."""
-
-    result: str
-    code: str | None = None
-    phase: Phase | None = None
-    limit: Limit | None = None
-    local: bool = False
-    handoff_age_s: float | None = None
-
-
-@attrs.frozen
-class Stretch:
-    """A time in one phase, and what holds in it."""
-
-    phase: Phase
-    begins: float
-    ends: float
-    credits: Fraction
-
-
-@attrs.define
-class Told:
-    """What is predicted. Times count from the request's arrival."""
-
-    terminal: Terminal = Terminal.CANCELLED
-    code: str | None = None
-    status: int = 200
-    limit: Limit | None = None
-    retry_after: int | None = None
-    end: float = 0.0
-    fired: list[Limit] = attrs.field(factory=list)
-    tried: list[Tried] = attrs.field(factory=list)
-    stretches: list[Stretch] = attrs.field(factory=list)
-    legs: list[tuple[str, int, float]] = attrs.field(factory=list)
-    """What reaches an engine: kind, attempt, time."""
-    text: str = ""
-    """What the client has read when it ends."""
-
-    @property
-    def spent(self) -> dict[Phase, float]:
-        spent: dict[Phase, float] = {}
-        for each in self.stretches:
-            spent[each.phase] = spent.get(each.phase, 0.0) + each.ends - each.begins
-        return spent
 
 
 class Cut(Exception):
@@ -222,9 +175,7 @@ class Model:
         if miss.visible or not miss.kind.again or n == limits.max_attempts:
             return False
         delay = wallet.rng.uniform(0.0, min(limits.cap_s, limits.base_s * 2 ** (n - 1)))
-        # Every attempt so far had engines of its own, as far as there were any.
-        engines = limits.prefill if miss.phase is Phase.PREFILL and limits.prefill else None
-        if miss.retry_after and self._burnt(miss.phase) >= (engines or limits.decode):
+        if miss.retry_after and not self._others(miss.phase):
             delay = max(delay, miss.retry_after)
         if self.now + delay >= limits.request_s or wallet.left < 1:
             return False
@@ -233,12 +184,17 @@ class Model:
         self._spend(Phase.BACKOFF, self.now + delay)
         return True
 
-    def _burnt(self, phase: Phase) -> int:
-        """How many engines of a leg the request has been sent to and will avoid."""
-        if phase is Phase.PREFILL or not self.limits.prefill:
-            return len(self.told.tried)
-        blamed = [each for each in self.told.tried if each.phase is Phase.DECODE]
-        return len(blamed)
+    def _others(self, phase: Phase) -> bool:
+        """Whether a leg can go to an engine that has not failed this request yet.
+
+        Every attempt has engines of its own, as far as there are any.
+        """
+        tried, limits = self.told.tried, self.limits
+        if not limits.prefill:
+            return len(tried) < limits.decode
+        if phase is Phase.PREFILL:
+            return len(tried) < limits.prefill
+        return sum(each.phase is Phase.DECODE for each in tried) < limits.decode
 
     # An attempt
 

@@ -16,7 +16,8 @@ from narwhal.placement import Choice, Why
 from narwhal.router.queue import Admission
 
 from arithmetic_cases import AFTER_A_GOOD_HEAD, GOOD, Leg, Limits, Request, Script
-from arithmetic_model import Model, Told, Wallet, words
+from arithmetic_model import Model, Wallet, words
+from arithmetic_told import Told
 from stub_fleet import Play, Seen, good
 from worlds import Answer, World, play
 

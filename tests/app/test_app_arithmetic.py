@@ -13,10 +13,12 @@ from arithmetic_cases import (
     PREFILL_ENDS,
     SCRIPT,
     STREAM_ENDS,
+    TIMES,
     WIDE,
     Limits,
     Request,
     apart,
+    limit,
     limits,
     requests,
 )
@@ -69,6 +71,21 @@ def test_a_departure_or_the_deadline_ends_it_in_whatever_phase(
         check(limits, [attrs.evolve(request, leaves_at=when)], seed, schedule)
     else:
         check(attrs.evolve(limits, request_s=when), [request], seed, schedule)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    gaps=st.lists(TIMES, min_size=1, max_size=6),
+    gap_s=limit(17, 1),
+    stream=st.booleans(),
+    schedule=SEEDS,
+)
+def test_silence_is_counted_from_the_last_token(
+    gaps: list[float], gap_s: float, stream: bool, schedule: int
+) -> None:
+    script = attrs.evolve(SCRIPT, gaps=tuple(gaps))
+    request = attrs.evolve(PLAIN, stream=stream, scripts=(script, script, script))
+    check(attrs.evolve(WIDE, gap_s=gap_s), [request], schedule=schedule)
 
 
 @pytest.mark.parametrize("stream", [True, False])

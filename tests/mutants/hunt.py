@@ -22,6 +22,11 @@ WORLDS = 40
 TIMEOUT_S = 900
 TESTS = (
     "tests/app/test_app_arithmetic.py",
+    "tests/app/test_app_ties.py",
+    "tests/app/test_app_order.py",
+    "tests/app/test_app_readers.py",
+    "tests/app/test_app_credits.py",
+    "tests/app/test_app_starved.py",
     "tests/app/test_app_limits.py",
     "tests/router",
     "tests/retry",
