@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from arithmetic_cases import (
     DECODE_ENDS,
+    LEG,
     PLAIN,
     PREFILL_ENDS,
     SCRIPT,
@@ -20,6 +21,7 @@ from arithmetic_cases import (
     apart,
     limit,
     limits,
+    moment,
     requests,
 )
 from arithmetic_model import Model, Wallet
@@ -86,6 +88,40 @@ def test_silence_is_counted_from_the_last_token(
     script = attrs.evolve(SCRIPT, gaps=tuple(gaps))
     request = attrs.evolve(PLAIN, stream=stream, scripts=(script, script, script))
     check(attrs.evolve(WIDE, gap_s=gap_s), [request], schedule=schedule)
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    cap_s=st.just(0.0) | limit(7, 1),
+    lease_s=limit(11, 1),
+    legs=st.tuples(TIMES, TIMES, TIMES),
+    decode_at=moment(41, 0.0, 3, most=300),
+    stream=st.booleans(),
+    schedule=SEEDS,
+)
+def test_a_handoff_is_used_in_time_or_not_at_all(
+    *,
+    cap_s: float,
+    lease_s: float,
+    legs: tuple[float, float, float],
+    decode_at: float,
+    stream: bool,
+    schedule: int,
+) -> None:
+    prefill, connect, first = legs
+    script = attrs.evolve(
+        SCRIPT,
+        prefill=attrs.evolve(LEG, seconds=prefill),
+        decode=attrs.evolve(LEG, connect=connect, seconds=first),
+    )
+    request = attrs.evolve(
+        PLAIN, stream=stream, decode_at=decode_at, scripts=(script, SCRIPT, SCRIPT)
+    )
+    # A cap has to be below the lease where requests may be tried again.
+    limits = attrs.evolve(
+        WIDE, handoff_s=cap_s, lease_s=cap_s + lease_s, max_attempts=2 if cap_s else 1
+    )
+    check(limits, [request], schedule=schedule)
 
 
 @pytest.mark.parametrize("stream", [True, False])
