@@ -36,6 +36,7 @@ class Stage:
         self.core = world.router.core
         self.limits = limits
         self.request: Request
+        self._left = False
         self._pools = [client.pools.data for client in self.core.engines.values()]
         for pool in self._pools:
             pool._idle_expiry = -inf  # each leg opens a connection, and takes its time for it
@@ -148,6 +149,10 @@ class Stage:
         await self.world.settle(3.0)
         self._check_legs(self.world.stubs.seen[before:], told, start)
         assert self.core.credits.available == float(self.wallet.left)
+        # What has no name, and what there was no connection for, is left to its lease.
+        self._left |= request.starved_at < inf
+        self._left |= any(script.prefill.end == "half a handoff" for script in request.scripts)
+        assert self._left or self.world.stubs.left_staged == 0
 
     # What is compared
 
