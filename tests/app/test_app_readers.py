@@ -19,7 +19,7 @@ from stub_fleet import Play, good
 from worlds import Client, World, fleet_config, play
 
 EXACTLY = 1e-9
-# Two connections, and what the router has read of one and not yet written to the other.
+# Two connections, and one read of the router's; it passes on whole events only.
 BUFFERS = 3 * 65_536
 
 
@@ -93,7 +93,8 @@ def test_no_limit_but_the_requests_own_covers_a_client_that_does_not_read(
                 await leg.wait(reader.every)
                 await leg.event(leg.token(0, text="x" * reader.size))
                 held = n * reader.size - len(got)
-                assert held <= BUFFERS or not reader.stream, "the engine is held back too"
+                most = BUFFERS + 2 * reader.size
+                assert held <= most or not reader.stream, "the engine is held back too"
             await leg.finish()
 
         world.script(script)
