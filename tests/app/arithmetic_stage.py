@@ -30,13 +30,13 @@ EXACTLY = 1e-9
 class Stage:
     """A world whose engines do what the scripts of one request after another say."""
 
-    def __init__(self, world: World, limits: Limits, wallet: Wallet) -> None:
+    def __init__(self, world: World, limits: Limits, wallet: Wallet, *, left: bool) -> None:
         self.world = world
         self.wallet = wallet
         self.core = world.router.core
         self.limits = limits
         self.request: Request
-        self._left = False
+        self._left = left
         self._pools = [client.pools.data for client in self.core.engines.values()]
         for pool in self._pools:
             pool._idle_expiry = -inf  # each leg opens a connection, and takes its time for it
@@ -204,12 +204,22 @@ class Stage:
         assert [when for _, _, when in got] == pytest.approx(times, abs=EXACTLY)
 
 
-def check(limits: Limits, requests: list[Request], seed: int = 0, schedule: int = 0) -> None:
-    """Play these one after another on one router; each must come out as the model says."""
+def check(
+    limits: Limits,
+    requests: list[Request],
+    seed: int = 0,
+    schedule: int = 0,
+    *,
+    released: bool = True,
+) -> None:
+    """Play these one after another on one router; each must come out as the model says.
+
+    `released` says whether all handoffs must have been that nobody pulled.
+    """
     wallet = Wallet(limits, seed)
 
     async def body(world: World) -> None:
-        stage = Stage(world, limits, wallet)
+        stage = Stage(world, limits, wallet, left=not released)
         for request in requests:
             await stage.play(request, Model(limits, request, wallet).predict())
 

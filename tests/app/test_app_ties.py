@@ -71,7 +71,8 @@ def test_the_limit_is_heard_first(
     limits, request = attrs.evolve(WIDE, **settings), attrs.evolve(PLAIN, **around)
     told = Model(limits, request, Wallet(limits, 0)).predict()
     assert (told.limit, told.end) == (ended, at)
-    check(limits, [request], schedule=schedule)
+    # An answer that is sent as its connection is closed may be lost, and with it the handoff.
+    check(limits, [request], schedule=schedule, released=False)
 
 
 def test_a_back_off_that_would_end_with_the_deadline_is_not_begun() -> None:
