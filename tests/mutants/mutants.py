@@ -124,6 +124,22 @@ MUTANTS = [
         new="""            raise""",
     ),
     Mutant(
+        name="newcomers pass those who wait",
+        file="router/queue.py",
+        old="if self.admitted < self.seats and not self._waiters:",
+        new="if self.admitted < self.seats + bool(self._waiters):",
+    ),
+    Mutant(
+        name="a body is read before there is room for it",
+        file="router/life.py",
+        old="""            self.request = await ingress()
+""",
+        new="""            core.retained -= 1
+            self.request = await ingress()
+            core.retained += 1
+""",
+    ),
+    Mutant(
         name="the last in the queue is the first",
         file="router/queue.py",
         old="waiter, _ = self._waiters.popitem(last=False)",
@@ -215,7 +231,59 @@ MUTANTS = [
 
     def spent""",
     ),
+    Mutant(
+        name="the gap limit covers the client's writes",
+        file="router/decode.py",
+        old="""                await life.reply.flush()
+                heard""",
+        new="""                with trio.move_on_after(gap_s) as slow:
+                    await life.reply.flush()
+                if slow.cancelled_caught:
+                    return None
+                heard""",
+    ),
+    Mutant(
+        name="a back-off does not listen",
+        file="router/life.py",
+        old="            await trio.sleep(decision.delay)\n",
+        new="""            with trio.CancelScope(shield=True, deadline=now + decision.delay):
+                await trio.sleep_forever()
+            await trio.lowlevel.checkpoint()
+""",
+    ),
+    Mutant(
+        name="an engine's retry-after is not waited for",
+        file="router/life.py",
+        old="            floor_s=pause,\n",
+        new="",
+    ),
+    Mutant(
+        name="the ceiling of the back-off does not double",
+        file="retry/policy.py",
+        old="ceiling = min(self.cap_s, self.base_s * 2.0 ** (attempt - 1))",
+        new="ceiling = self.base_s",
+    ),
     # Retries and output
+    Mutant(
+        name="a retry that is not scheduled costs a credit",
+        file="retry/policy.py",
+        old="""        if now + delay >= deadline:
+            return NoRetry(Why.DEADLINE)
+        if not retry_credits.take_nowait():
+            return NoRetry(Why.NO_CREDIT)
+""",
+        new="""        if not retry_credits.take_nowait():
+            return NoRetry(Why.NO_CREDIT)
+        if now + delay >= deadline:
+            return NoRetry(Why.DEADLINE)
+""",
+    ),
+    Mutant(
+        name="every error status is tried again",
+        file="retry/policy.py",
+        old="return FailureClass.INFERENCE_STATUS, status in _TRANSIENT",
+        new="return FailureClass.INFERENCE_STATUS, True",
+    ),
     Mutant(
         name="a retry follows visible output",
         file="retry/policy.py",
@@ -324,6 +392,12 @@ MUTANTS = [
         new="    if problem and not raw:\n",
     ),
     # Accounts
+    Mutant(
+        name="an engine is blamed for a leg that waited for a connection of the router's",
+        file="router/attempt.py",
+        old="        if not self._has_slot:\n",
+        new="        if self._has_slot is None:\n",
+    ),
     Mutant(
         name="an engine is blamed for the router's own want of connections",
         file="router/core.py",

@@ -18,6 +18,7 @@ from narwhal.config import FleetConfig, parse_fleet
 from narwhal.model import Phase
 from narwhal.net import ByteStream, MemoryNetwork, Server
 from narwhal.router import Router
+from narwhal.testing import run_seeded
 
 from stub_fleet import Script, StubEngine, StubFleet
 
@@ -110,7 +111,10 @@ class Client:
         path: str = "/v1/completions",
         method: str = "POST",
         headers: dict[str, str] | None = None,
+        *,
+        pause: float = 0.0,
     ) -> Self:
+        """Send a request; `pause` seconds pass between its head and its body."""
         raw = (
             body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         )
@@ -118,9 +122,13 @@ class Client:
         fields |= {"content-length": str(len(raw))} | (headers or {})
         request = h11.Request(method=method, target=path, headers=list(fields.items()))
         data = self._h11.send(request) or b""
+        self.started = trio.current_time()
+        if pause:
+            await self.stream.send_all(data)
+            await trio.sleep(pause)
+            data = b""
         data += self._h11.send(h11.Data(raw)) or b""
         self._h11.send(h11.EndOfMessage())
-        self.started = trio.current_time()
         await self.stream.send_all(data)
         return self
 
@@ -308,11 +316,19 @@ def play(
     *,
     seed: int = 0,
     lease: float = 30.0,
+    schedule: int | None = None,
 ) -> None:
-    """Run `body` in a world in virtual time."""
+    """Run `body` in a world in virtual time.
+
+    `seed` is for the router's own randomness. Without `schedule`, the seed of its choices, Trio's
+    scheduler makes others every time.
+    """
 
     async def main() -> None:
         async with open_world(config, seed=seed, lease=lease) as world:
             await body(world)
 
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+    if schedule is None:
+        trio.run(main, clock=MockClock(autojump_threshold=0))
+    else:
+        run_seeded(main, seed=schedule)

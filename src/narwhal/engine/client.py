@@ -115,16 +115,23 @@ class EngineClient:
         *,
         on_answer: Callable[[float], None],
         on_late: Callable[[PrefillReply], None],
+        on_slot: Callable[[], None] | None = None,
     ) -> PrefillReply:
         """Run a prefill leg; the engine's whole answer, which holds the handoff.
 
         `on_answer` is told when the head of a 200 has come. From then on the engine has pinned
         KV cache, and takes no notice of a client that goes, whatever becomes of the body.
         `on_late` is given an answer that is all there, but was not read when a cancel came.
+        `on_slot` is called when the leg no longer waits for a connection of the pool.
         """
-        path = PATHS[route]
         return await self._call(
-            self.pools.data, path, body, correlation, on_answer=on_answer, on_late=on_late
+            self.pools.data,
+            PATHS[route],
+            body,
+            correlation,
+            on_answer=on_answer,
+            on_late=on_late,
+            on_slot=on_slot,
         )
 
     async def _call(
@@ -136,9 +143,10 @@ class EngineClient:
         *,
         on_answer: Callable[[float], None] | None = None,
         on_late: Callable[[PrefillReply], None] | None = None,
+        on_slot: Callable[[], None] | None = None,
     ) -> PrefillReply:
         request = self._request(path, body, correlation)
-        with await pool.send(request, replayable=True) as exchange:
+        with await pool.send(request, replayable=True, on_slot=on_slot) as exchange:
             try:
                 await raise_for_status(exchange)
                 answered = trio.current_time()
@@ -156,16 +164,21 @@ class EngineClient:
         body: bytes,
         correlation: Correlation,
         *,
+        on_slot: Callable[[], None],
         before_write: Callable[[], None],
     ) -> DecodeLeg:
         """Write a decode request; returns as soon as all of it is with the kernel.
+
+        `on_slot` is called when the leg no longer waits for a connection of the pool.
 
         `before_write` runs when a connection is at hand, immediately before the first byte
         leaves: the last moment to raise because the handoff has grown too old. Not replayed
         once a byte was written: the decoder may have pulled the KV cache.
         """
         request = self._request(PATHS[route], body, correlation)
-        exchange = await self.pools.data.send(request, replayable=False, before_write=before_write)
+        exchange = await self.pools.data.send(
+            request, replayable=False, on_slot=on_slot, before_write=before_write
+        )
         return DecodeLeg(exchange)
 
     async def release(self, body: bytes, correlation: Correlation) -> None:

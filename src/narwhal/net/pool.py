@@ -91,11 +91,14 @@ class ConnectionPool:
         request: bytes,
         *,
         replayable: bool,
+        on_slot: Callable[[], None] | None = None,
         before_write: Callable[[], None] | None = None,
     ) -> Exchange:
         """Send the complete bytes of one HTTP/1.1 request; returns when the kernel has them all.
 
         `replayable` says whether the server may see the request twice, see `Exchange.response`.
+        `on_slot` is called when the wait for one of the pool's connections is over: what takes
+        time from then on, opening it included, is the server's doing.
         `before_write` is called with a connection at hand, immediately before the first byte
         leaves, and again before a replay; what it raises ends the exchange unsent.
         Raises `PoolExhausted` when no connection came free in time, `ConnectFailed`, and
@@ -106,6 +109,8 @@ class ConnectionPool:
             stream = await self._wait()
         exchange = None
         try:
+            if on_slot is not None:
+                on_slot()
             reused = stream is not None
             if stream is None:
                 stream = await self._open()

@@ -86,10 +86,19 @@ class Attempt:
         """When the producer began to hold KV cache of which nobody has given account yet."""
         self._to_come: Reservation | None = None
         """The decode's claim while it has no engine."""
+        self._has_slot = False
 
     def correlation(self, leg: str) -> Correlation:
         """Fresh ids for a leg of this attempt."""
         return Correlation(f"{self._ids}-{leg}", self.life.traceparent)
+
+    def wants_slot(self) -> None:
+        """A leg begins, and first of all has to get hold of a connection."""
+        self._has_slot = False
+
+    def got_slot(self) -> None:
+        """It need not wait for the router's own want of connections any more."""
+        self._has_slot = True
 
     async def run(self) -> Failure | None:
         """Run both legs; None once the client has its whole answer."""
@@ -135,10 +144,11 @@ class Attempt:
             self.times.prefill_placed(place)
             life.dispatched()
             started = trio.current_time()
+            self.wants_slot()
             try:
                 with trio.CancelScope(deadline=started + core.config.serving.prefill_timeout_s):
                     return await self._prefill_on(place, started)
-                return self._timed_out(Limit.PREFILL, Phase.PREFILL, place.iid)
+                return self.timed_out(Limit.PREFILL, Phase.PREFILL, place.iid)
             finally:
                 self._give_up_pinned(place)
 
@@ -151,6 +161,7 @@ class Attempt:
                 self.correlation("prefill"),
                 on_answer=self._pinned,
                 on_late=lambda reply: self._prefilled_late(reply, place),
+                on_slot=self.got_slot,
             )
             return self._prefilled(answer, place, started)
         except (EngineError, LocalError) as error:
@@ -300,7 +311,7 @@ class Attempt:
                 failure = await run.dispatch(iid, started=started, expires=inf)
                 return failure or await run.first_token()
             assert limit.cancelled_caught  # noqa: S101 - for the type checker
-            return self._timed_out(Limit.PREFILL, Phase.PREFILL, iid)
+            return self.timed_out(Limit.PREFILL, Phase.PREFILL, iid)
 
     # Failures
 
@@ -313,7 +324,10 @@ class Attempt:
         self.core.blame(iid, phase, failure.failure, failure.retry_after)
         return failure
 
-    def _timed_out(self, limit: Limit, phase: Phase, iid: str) -> Failure:
+    def timed_out(self, limit: Limit, phase: Phase, iid: str) -> Failure:
+        """A limit ended the leg; the engine's fault, unless the leg still wanted a connection."""
         failure = from_limit(self.core.config, limit, phase=phase, engine=iid)
+        if not self._has_slot:
+            failure = attrs.evolve(failure, failure=FailureClass.LOCAL)
         self.core.blame(iid, phase, failure.failure)
         return failure

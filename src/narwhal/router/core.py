@@ -197,11 +197,6 @@ class Core:
     def _claim(self, iid: str, phase: Phase, life: RequestLife) -> Claim:
         return self.prices.claim(iid, phase, life.prompt_tokens, life.output_tokens)
 
-    def out_of_connections(self, iid: str) -> bool:
-        """Whether a leg to `iid` that was not sent was waiting for the router itself."""
-        pool = self.engines[iid].pools.data
-        return pool.busy >= pool.limit
-
     def fit(self, phase: Phase) -> Sequence[str]:
         """The engines that take legs of `phase`, whatever their state."""
         return self._fit[phase]

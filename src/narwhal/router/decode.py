@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from narwhal.model import Failure, FailureClass, Limit, Phase
-from narwhal.router.failures import from_limit
+from narwhal.model import Limit, Phase
 from narwhal.wire import vllm
 from narwhal.wire.assembly import Assembler
 from narwhal.wire.decode import DecodeStream
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narwhal.engine import DecodeLeg
+    from narwhal.model import Failure
     from narwhal.router.attempt import Attempt
     from narwhal.wire.vllm import Handoff
 
@@ -90,6 +90,7 @@ class DecodeRun:
         """
         self._iid = iid
         self._begun = trio.current_time()
+        self._attempt.wants_slot()
         life = self.life
 
         def check_age() -> None:
@@ -101,6 +102,7 @@ class DecodeRun:
                 life.request.route,
                 vllm.decode_body(life.request, self._handoff),
                 self._attempt.correlation("decode"),
+                on_slot=self._attempt.got_slot,
                 before_write=check_age,
             )
         if self._leg is None:
@@ -232,8 +234,4 @@ class DecodeRun:
             self._leg = None
 
     def _timed_out(self, limit: Limit) -> Failure:
-        failure = from_limit(self.core.config, limit, phase=Phase.DECODE, engine=self._iid)
-        if self._leg is None and self.core.out_of_connections(self._iid):
-            failure = attrs.evolve(failure, failure=FailureClass.LOCAL)
-        self.core.blame(self._iid, Phase.DECODE, failure.failure)
-        return failure
+        return self._attempt.timed_out(limit, Phase.DECODE, self._iid)
