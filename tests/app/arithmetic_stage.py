@@ -19,7 +19,7 @@ from arithmetic_cases import AFTER_A_GOOD_HEAD, GOOD, Leg, Limits, Request, Scri
 from arithmetic_model import Model, Wallet, words
 from arithmetic_told import Told
 from stub_fleet import Play, Seen, good
-from worlds import Answer, World, play
+from worlds import Answer, World, leg_of, play
 
 ERROR = {"error": {"message": "what went wrong", "type": "x", "param": None, "code": 500}}
 MISTAKE = {"error": {"message": "too long", "type": "BadRequestError", "param": "p", "code": 400}}
@@ -94,7 +94,7 @@ class Stage:
             later(request.seat_at, core.queue.leave)
         for phase, when in ((Phase.PREFILL, request.prefill_at), (Phase.DECODE, request.decode_at)):
             for iid in core.fit(phase) if when else ():
-                place = core.desks[phase].take_nowait(partial(Choice, iid, Why.ONLY), 1)
+                place = core.desks[phase].take_nowait(partial(Choice, iid, Why.ONLY), leg_of)
                 assert place is not None
                 later(when, place.release)
         if request.starved_at < inf:

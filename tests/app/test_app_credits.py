@@ -9,7 +9,7 @@ from narwhal.model import Phase, Terminal
 from narwhal.placement import Choice, Why
 
 from stub_fleet import Play, good
-from worlds import World, fleet_config, play
+from worlds import World, fleet_config, leg_of, play
 
 ASK = {"model": "m", "prompt": "hello"}
 
@@ -36,7 +36,7 @@ def test_a_retry_that_waits_for_a_place_in_vain_gives_its_credit_back(
         client = await world.connect()
         await client.ask(ASK)
         await trio.sleep(0.5)
-        place = core.desks[Phase.PREFILL].take_nowait(lambda: Choice(iid, Why.ONLY), 1)
+        place = core.desks[Phase.PREFILL].take_nowait(lambda: Choice(iid, Why.ONLY), leg_of)
         assert place is not None
         assert core.credits.available == 2
         await trio.sleep(1.5)

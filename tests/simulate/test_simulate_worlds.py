@@ -89,7 +89,7 @@ def test_worlds_are_not_peaceful() -> None:
         for record in found.evidence.records:
             acts = record.fault.actions if record.fault is not None else ()
             faults.update(type(action).__name__ for action in acts)
-    assert set(terminals) == set(Terminal) - {Terminal.REFUSED}
+    assert set(terminals) == set(Terminal)
     assert set(limits) >= set(Limit) - {Limit.POOL, Limit.HEALTH, Limit.GRACE}
     assert {"refused", "lost", "late", "sever", "reset"} <= set(lines)
     assert len(set(lines)) > 6

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from narwhal.app import open_router
 from narwhal.config import FleetConfig, parse_fleet
+from narwhal.fleet import Claim
 from narwhal.model import Phase
 from narwhal.net import ByteStream, MemoryNetwork, Server
 from narwhal.router import Router
@@ -53,6 +54,11 @@ def fleet_config(
         "recovery": recovery or {},
     }
     return parse_fleet(document, name="fleet.json", environ={"ENGINE_KEY": "engine-secret"})
+
+
+def leg_of(_iid: str) -> Claim:
+    """What some leg takes of an engine."""
+    return Claim(prompt_tokens=1)
 
 
 @attrs.define

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from narwhal.admission import Cause, Refused
 from narwhal.model import (
     ClientError,
-    Limit,
     Outcome,
     Phase,
     Stopwatch,
@@ -18,8 +16,8 @@ from narwhal.model import (
 )
 from narwhal.retry import NoRetry
 from narwhal.router import outcomes
+from narwhal.router.admit import admit
 from narwhal.router.attempt import Attempt
-from narwhal.router.queue import Admission
 from narwhal.router.record import Record
 from narwhal.router.sizing import size_prompt
 from narwhal.telemetry import AttemptResult
@@ -211,7 +209,7 @@ class RequestLife:
     async def _admitted(self) -> Outcome:
         core = self.core
         core.telemetry.offered(sized=True)
-        refused = await self._admit()
+        refused = await admit(self)
         if refused is not None:
             return refused
         begun = trio.current_time()
@@ -227,55 +225,6 @@ class RequestLife:
     def output_tokens(self) -> int:
         """Tokens that its answer is expected to have."""
         return self.core.prices.output.expected(self.request.max_tokens)
-
-    async def _admit(self) -> Outcome | None:
-        core = self.core
-        if (refused := self._judge()) is not None:
-            return refused
-        verdict, hopeless = core.queue.admit_nowait(), False
-        if verdict is None:
-            self.watch.enter(Phase.QUEUE, trio.current_time())
-            late = trio.CancelScope(deadline=core.gate.hopeless_at(self))
-            with trio.move_on_after(core.config.serving.queue_timeout_s), late:
-                verdict = await core.queue.admit()
-            hopeless = late.cancelled_caught
-        match verdict:
-            case Admission.SEAT:
-                return self._judge_again()
-            case Admission.FULL:
-                return outcomes.queue_full(core.config, core.drain_seconds())
-            case Admission.CLOSED:
-                return outcomes.draining()
-            case None if hopeless:
-                waited = trio.current_time() - self.arrival
-                retry_after = core.drain_seconds()
-                return self._refuse(
-                    Refused(cause=Cause.BACKLOG, projected_s=waited, retry_after=retry_after)
-                )
-            case None:
-                self.record.fired(Limit.QUEUE)
-                return outcomes.queue_expired(core.config)
-
-    def _judge(self) -> Outcome | None:
-        """The refusal, if the request is projected to miss its targets."""
-        verdict = self.core.gate.judge(self)
-        if isinstance(verdict, Refused):
-            return self._refuse(verdict)
-        if verdict is not None:
-            self.record.projected_ttft_s = verdict.projected_s
-            self.whole_on = verdict.iid if verdict.whole else None
-        return None
-
-    def _refuse(self, refusal: Refused) -> Outcome:
-        self.core.telemetry.refused(refusal.cause)
-        return outcomes.refused(self.core.config, refusal, self.prompt_tokens)
-
-    def _judge_again(self) -> Outcome | None:
-        """The same with a seat: what was in time when it came may be too late by now."""
-        refused = self._judge() if self.watch.phase is Phase.QUEUE else None
-        if refused is not None:
-            self.core.queue.leave()
-        return refused
 
     async def _attempts(self) -> Outcome:
         core = self.core

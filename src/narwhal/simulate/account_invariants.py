@@ -7,6 +7,7 @@ from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING
 
+from narwhal.admission import Cause
 from narwhal.model import FailureClass, Limit, Phase, Terminal
 from narwhal.simulate.invariants import invariant
 from narwhal.telemetry import AttemptResult, AttemptRow, encode
@@ -244,6 +245,10 @@ def _counters_equal_the_journal(evidence: Evidence) -> Iterator[Finding]:
         counted = evidence.value(name, **labels)
         if not math.isclose(counted, wanted, abs_tol=1e-3):
             yield f"{name} {labels} is {counted}, not {wanted}", (), inf
+    refused = sum(row.terminal is Terminal.REFUSED for row in rows)
+    told = sum(evidence.value("refusals_total", cause=cause) for cause in Cause)
+    if told != refused:
+        yield f"{refused} requests were refused, {told:g} counted", (), inf
     offers = evidence.value("offers_total") - evidence.value("unsized_offers_total")
     if not sum(bool(row.attempts) for row in rows) <= offers <= len(rows):
         yield f"{offers} sized offers for {len(rows)} requests", (), inf

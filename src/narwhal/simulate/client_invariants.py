@@ -94,7 +94,7 @@ def _told_as_recorded(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _fit_for_bad(row: RequestRow) -> bool:
-    fit = (Terminal.INVALID, Terminal.REJECTED, Terminal.CANCELLED)
+    fit = (Terminal.INVALID, Terminal.REJECTED, Terminal.REFUSED, Terminal.CANCELLED)
     return row.terminal in fit or row.limit in (Limit.REQUEST, Limit.GRACE)
 
 

@@ -52,6 +52,8 @@ def _draw_serving(rng: random.Random) -> dict[str, Any]:
         "request_timeout_s": rng.choice((0.5, 2.0, 5.0, 20.0, 120.0)),
         "prefill_timeout_s": rng.choice((0.3, 1.0, 5.0, 120.0)),
         "stream_commit": rng.choice(("before_decode", "first_token")),
+        "admission": rng.choice(("open", "open", "predictive")),
+        "admission_margin": rng.choice((0.0, 0.1)),
     }
     if rng.random() < 0.4:
         serving["queue_capacity"] = rng.choice((1, 10, 100))

@@ -99,6 +99,7 @@ class World:
             connect=self.network.connect,
             rng=rng_for(plan.seed, "router"),
             wall_clock=trio.current_time,
+            profiles=self.fleet.profiles,
         ) as self._router:
             self._kept = listen_in(self._router.core, self.trace)
             self._router.telemetry.listen(self._keep)
