@@ -44,7 +44,7 @@ def with_record(evidence: Evidence, old: Record, **changes: Any) -> Evidence:
 
 
 def copy_of(record: Record, **changes: Any) -> Record:
-    return attrs.evolve(record, **changes)
+    return attrs.evolve(record, **({"sent": bytearray(record.sent)} | changes))
 
 
 def completed(evidence: Evidence, *, stream: bool) -> tuple[Any, RequestRow]:
@@ -484,6 +484,19 @@ def test_every_invariant_can_be_broken() -> None:
 def test_what_was_seen_on_the_way_counts() -> None:
     seen = Violation("bounds hold at any moment", "9 requests wait", at=1.0)
     assert violations(attrs.evolve(troubled(), seen=(seen,))) == [seen]
+
+
+def test_a_usage_event_is_left_out_of_a_stream_whole_or_cut() -> None:
+    """Seed 673: the engine was left in the middle of it."""
+    token = b'data: {"choices":[{"text":"x"}],"usage":null}\n\n'
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":3}}\n\n'
+    record = copy_of(legs(troubled(), "decode")[0].record)
+    for sent in (token + usage + b"data: [DONE]\n\n", token + usage[:-9]):
+        record.sent[:] = sent
+        leg = Leg(record, LegName("req-1", 1, "decode"))
+        assert leg.stream(usage=True) == sent
+        done = b"data: [DONE]\n\n" if b"DONE" in sent else b""
+        assert leg.stream(usage=False) == token + done
 
 
 def test_names_of_legs() -> None:

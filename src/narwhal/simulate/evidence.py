@@ -83,8 +83,9 @@ class Leg:
         output = self.output
         if usage:
             return output
-        events = output.split(b"\n\n")
-        return b"\n\n".join(event for event in events if not _is_usage(event))
+        *events, rest = output.split(b"\n\n")
+        whole = b"".join(event + b"\n\n" for event in events if not _is_usage(event))
+        return whole if _is_usage(rest) else whole + rest
 
     @cached_property
     def text(self) -> str:
