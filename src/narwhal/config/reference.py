@@ -52,10 +52,9 @@ $ narwhal-trio config example > fleet.json
 
 ## What has no effect yet
 
-Every setting is checked, and some wait for what will use them: `controller`, `profiles`,
-`engine_contract`, `recovery` but for `failure_quarantine_s`, `serving.admission_margin`,
-`engine.health_timeout_s`, and `engines[].attestation_url`. `serving.admission` has to be
-`"open"`: `serve` refuses to start with `"predictive"`.
+Every setting is checked, and some wait for what will use them: `controller`, `engine_contract`,
+`recovery` but for `failure_quarantine_s`, `engine.health_timeout_s`, and
+`engines[].attestation_url`.
 """
 
 _RULES = """\
