@@ -444,11 +444,12 @@ def a_total_is_off_by_one(evidence: Evidence) -> Evidence:
 
 @breaks("engines are blamed for what they did")
 def an_engine_is_not_blamed(evidence: Evidence) -> Evidence:
-    key = next(
-        key
-        for key, value in evidence.samples.items()
-        if key[0] == "narwhal_engine_failures_total" and value > 0
-    )
+    attempts = [attempt for row in evidence.rows for attempt in row.attempts]
+    silent = (None, FailureClass.LOCAL)
+    failed = next(each for each in attempts if each.engine and each.failure not in silent)
+    labels = (("class", str(failed.failure)), ("engine", str(failed.engine)))
+    key = ("narwhal_engine_failures_total", labels)
+    assert evidence.samples[key] > 0
     return attrs.evolve(evidence, samples={**evidence.samples, key: 0.0})
 
 
