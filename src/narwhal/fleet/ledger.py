@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import attrs
+import msgspec
 
 from narwhal.fleet.backlog import Backlog
 from narwhal.model import Phase
@@ -16,9 +17,8 @@ UNPLACED = ""
 """Stands for the engine of a leg that has none yet. No engine is called that."""
 
 
-@attrs.frozen(kw_only=True)
-class Claim:
-    """What a leg takes of the engine that it goes to."""
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a leg takes of the engine that it goes to; three are made for each request."""
 
     prompt_tokens: int
     output_tokens: int = 0
@@ -47,6 +47,11 @@ class Reservation:
     claim: Claim
     released: bool = False
 
+    @property
+    def stands_in_line(self) -> bool:
+        """Whether its prefill is in the backlog of its engine: one whose length is known."""
+        return bool(self.claim.seconds) and self.phase is Phase.PREFILL and self.iid != UNPLACED
+
     def release(self, now: float) -> None:
         """Take the claim back. A second call is a defect of the caller and raises."""
         if self.released:
@@ -69,30 +74,29 @@ class Ledger:
         self.iids = tuple(iids)
         everywhere = [(iid, phase) for iid in (*self.iids, UNPLACED) for phase in self.PHASES]
         self._residents = dict.fromkeys(everywhere, 0)
-        self._tokens = dict.fromkeys(everywhere, 0)
-        self._mean_tokens = dict.fromkeys(everywhere, 0.0)
+        self._prompts = dict.fromkeys(everywhere, 0)
+        self._outputs = dict.fromkeys(everywhere, 0)
         self._backlogs = {iid: Backlog() for iid in self.iids}
 
     def reserve(self, iid: str, phase: Phase, claim: Claim, now: float) -> Reservation:
         """Claim a place on `iid`, or on no engine yet, for a leg that begins at `now`."""
         reservation = Reservation(self, iid, phase, claim)
         self._add(reservation, 1)
-        if phase is Phase.PREFILL and iid != UNPLACED:
+        if reservation.stands_in_line:
             self._backlogs[iid].add(reservation, claim.seconds, now)
         return reservation
 
     def remove(self, reservation: Reservation, now: float) -> None:
         """For `Reservation.release`."""
         self._add(reservation, -1)
-        if reservation.phase is Phase.PREFILL and reservation.iid != UNPLACED:
+        if reservation.stands_in_line:
             self._backlogs[reservation.iid].remove(reservation, now)
 
     def _add(self, reservation: Reservation, sign: int) -> None:
         key, claim = (reservation.iid, reservation.phase), reservation.claim
         self._residents[key] += sign
-        self._tokens[key] += sign * claim.tokens
-        # Halves add up exactly, so this comes back to zero.
-        self._mean_tokens[key] += sign * claim.mean_tokens
+        self._prompts[key] += sign * claim.prompt_tokens
+        self._outputs[key] += sign * claim.output_tokens
 
     def residents(self, iid: str, phase: Phase) -> int:
         """Legs of `phase` that are on `iid` now."""
@@ -100,14 +104,14 @@ class Ledger:
 
     def tokens(self, iid: str, phase: Phase) -> int:
         """KV tokens that those legs will hold at their ends."""
-        return self._tokens[iid, phase]
+        return self._prompts[iid, phase] + self._outputs[iid, phase]
 
     def mean_tokens(self, iid: str, phase: Phase) -> float:
         """KV tokens that those legs hold, on average over their lifetimes."""
-        return self._mean_tokens[iid, phase]
+        return self._prompts[iid, phase] + self._outputs[iid, phase] / 2
 
     def backlog_s(self, iid: str, now: float) -> float:
-        """Predicted seconds until `iid` has done all its resident prefills."""
+        """Predicted seconds until `iid` has done all its resident prefills of known length."""
         return self._backlogs[iid].remaining_s(now)
 
     @property

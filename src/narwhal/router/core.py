@@ -188,8 +188,13 @@ class Core:
 
         return await desk.take(pick, lambda iid: self._claim(iid, phase, life), key=iid)
 
-    def expect_decode(self, life: RequestLife) -> Reservation:
-        """Claim what the decode of a request that is being prefilled will take, of no engine."""
+    def expect_decode(self, life: RequestLife) -> Reservation | None:
+        """Claim what the decode of a request that is being prefilled will take, of no engine.
+
+        None where nothing is priced by it.
+        """
+        if not self.prices.known:
+            return None
         return self.ledger.reserve(
             UNPLACED, Phase.DECODE, self._claim(UNPLACED, Phase.DECODE, life), trio.current_time()
         )
