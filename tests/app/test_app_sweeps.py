@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -21,13 +20,6 @@ from narwhal.testing import AtStep, run_seeded
 
 from stub_fleet import Play, Script, good
 from worlds import Answer, Client, World, fleet_config, open_world
-
-STRIDE = int(os.environ.get("SWEEP_STRIDE", "7"))
-"""Every so many steps one is tried; `tox -e sweep` tries all of them."""
-
-CLOSELY = ("streamed", "assembled", "retried", "in one leg")
-"""Kinds in which every step is tried when time passes between two of them: one step of many may
-be the only one that matters."""
 
 ASK: dict[str, Any] = {"model": "m", "prompt": "hello", "max_tokens": 6}
 TEXT = " t0 t1 t2 t3 t4 t5"
@@ -194,7 +186,6 @@ KINDS: dict[str, Callable[[], Kind]] = {
 def sweep(name: str, how: str, *, own: bool) -> int:
     """Run the request again and again, ended some steps later each time; how many times."""
     kind, action = KINDS[name](), (OWN_ACTIONS if own else HTTP_ACTIONS)[how]
-    stride = 1 if how.endswith("passes") and name in CLOSELY else STRIDE
     clock = MockClock(autojump_threshold=0)
     at_step = AtStep()
 
@@ -214,7 +205,7 @@ def sweep(name: str, how: str, *, own: bool) -> int:
                 await _works(world)
                 if done:
                     return rounds
-                step += stride
+                step += 1
 
     with ErrorLog() as errors:
         rounds = run_seeded(main, seed=f"{name} {how}", clock=clock, instruments=[at_step])
