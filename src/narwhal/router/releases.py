@@ -45,13 +45,11 @@ class Releases:
         expired = trio.current_time() >= held.lease_ends
         release = partial(self._release, held, avoid)
         if expired or not self._core.errands.start_nowait(release):
-            self._orphan(held, release_failed=False)
+            self._orphan(held.producer, held.tokens, held.lease_ends, release_failed=False)
 
     def lost(self, producer: str, tokens: int, *, lease_ends: float) -> None:
         """Count KV cache that a prefill pinned under a name that was never learned: an orphan."""
-        now = trio.current_time()
-        self._core.orphans.add(producer, tokens, until=lease_ends, now=now)
-        self._core.telemetry.kv_orphaned(release_failed=False)
+        self._orphan(producer, tokens, lease_ends, release_failed=False)
 
     async def _release(self, held: HeldHandoff, avoid: str | None) -> None:
         released = False
@@ -61,7 +59,7 @@ class Releases:
             if released:
                 self._core.telemetry.kv_released()
             else:
-                self._orphan(held, release_failed=True)
+                self._orphan(held.producer, held.tokens, held.lease_ends, release_failed=True)
 
     async def _try(self, held: HeldHandoff, avoid: str | None) -> bool:
         core = self._core
@@ -81,7 +79,9 @@ class Releases:
             return True
         return False
 
-    def _orphan(self, held: HeldHandoff, *, release_failed: bool) -> None:
+    def _orphan(
+        self, producer: str, tokens: int, lease_ends: float, *, release_failed: bool
+    ) -> None:
         now = trio.current_time()
-        self._core.orphans.add(held.producer, held.tokens, until=held.lease_ends, now=now)
+        self._core.orphans.add(producer, tokens, until=lease_ends, now=now)
         self._core.telemetry.kv_orphaned(release_failed=release_failed)
