@@ -253,8 +253,9 @@ def _check_servable(config: FleetConfig, profiles: Mapping[str, Profile] | None)
     if profiles is None and config.serving.admission == "predictive":
         problem = (
             'serving.admission is "predictive", which prices requests with measured profiles, and '
-            f"there are none ({config.profiles.path}): measure them with `narwhal-trio profile`, "
-            'or set serving.admission to "open" to serve without prices'
+            f"there are none ({config.profiles.path}): measure them with a tool of your own and "
+            "store them there, as docs/profiles.md says, or set serving.admission to "
+            '"open" to serve without prices'
         )
         raise ConfigError([problem])
     missing = [] if profiles is None else [e.iid for e in config.engines if e.iid not in profiles]
