@@ -263,7 +263,7 @@ def test_without_profiles_or_one_of_them_it_does_not_start() -> None:
             async with open_router(config(), environ={}, profiles=profiles if missing else None):
                 pass
 
-    with pytest.raises(ConfigError, match="measure them with"):
+    with pytest.raises(ConfigError, match="measure them with `narwhal-trio profile"):
         run_seeded(main, None)
     with pytest.raises(ConfigError, match="d0"):
         run_seeded(main, "d0")

@@ -13,6 +13,7 @@ from docs_pages import DOCS, ROOT, section, table
 from trio.testing import MockClock
 
 import narwhal
+from narwhal.engine import clients
 from narwhal.fleet import trust
 from narwhal.model import FailureClass, Phase
 from narwhal.net import MemoryNetwork, Server, pool
@@ -143,7 +144,7 @@ def test_the_server_s_numbers() -> None:
 
 def test_the_numbers_of_connections_and_endings() -> None:
     text = words("engines.md")
-    assert f"counting tokens (at most {service._COUNTING_CONNECTIONS})" in text
+    assert f"counting tokens (at most {clients._COUNTING_CONNECTIONS})" in text
     assert f"idle for {pool.IDLE_EXPIRY:g} s is not used again" in text
     text = words("cancellation.md")
     assert (service._LAST_WORDS_S, "three quarters of a second" in text) == (0.75, True)

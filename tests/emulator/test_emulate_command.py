@@ -82,8 +82,10 @@ def test_a_port_in_use_is_one_clear_line(ports: int) -> None:
     [
         (["--base-port", "65535"], 1, "past port 65535"),
         (["--base-port", "9000", "--kv-capacity", "100"], 1, "--max-model-len 32768"),
-        (["--base-port", "9000", "--prefill", "1,2"], 2, "three numbers"),
-        (["--base-port", "9000", "--decode", "1,2,-3"], 2, "three numbers"),
+        (["--base-port", "9000", "--prefill", "1,2"], 2, "3 numbers"),
+        (["--base-port", "9000", "--decode", "1,2,-3"], 2, "3 numbers"),
+        (["--base-port", "9000", "--handoff", "1"], 2, "2 numbers"),
+        (["--base-port", "9000", "--noise", "0.5"], 2, "--noise"),
         (["--base-port", "9000", "--fault", "explode"], 2, "no action is called"),
         (["--base-port", "9000", "--speed", "0"], 2, "--speed"),
         ([], 2, "--base-port"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import statistics
 from itertools import pairwise
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,6 +66,33 @@ def test_a_step_takes_what_the_model_says_for_requests_and_resident_tokens() -> 
     assert isinstance(produced, TokensProduced)
     assert len(produced.sequences) == 1
     assert core.next_event_at() == first + 1.0 + 0.25 * 2 + 0.0625 * (8 + 1 + 16)
+
+
+def test_noise_is_around_the_model_drawn_from_what_is_given_and_bounded() -> None:
+    time = TimeModel(prefill=(0.0, 1.0, 0.0), decode=(1.0, 0.0, 0.0))
+
+    def lengths(seed: int, noise: float) -> list[float]:
+        core = EngineCore(settings(time=time, noise=noise), random=Random(seed))
+        found, now = [], 0.0
+        for _ in range(400):
+            core.submit(sequence(Leg.PREFILL, prompt=10, output=1), now)
+            ends = core.next_event_at()
+            assert ends is not None
+            found.append(ends - now)
+            now = ends
+            core.advance(now)
+            core.notify("r", now)
+        return found
+
+    noisy = lengths(1, 0.1)
+    assert noisy == lengths(1, 0.1) != lengths(2, 0.1)
+    assert statistics.fmean(noisy) == pytest.approx(10.0, rel=0.02)
+    assert statistics.stdev(noisy) == pytest.approx(1.0, rel=0.15)
+    assert 7.0 <= min(noisy) < max(noisy) <= 13.0
+    assert lengths(1, 0.0) == pytest.approx([10.0] * 400)
+    without = EngineCore(settings(time=time, noise=0.1))
+    without.submit(sequence(Leg.DECODE, prompt=1, output=2), 0.0)
+    assert without.next_event_at() == 1.0
 
 
 def test_prefills_run_one_at_a_time_in_the_order_of_submission() -> None:

@@ -260,8 +260,10 @@ def test_engines_need_names_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: TimeModel(prefill=(1.0, 2.0)), "three numbers"),  # type: ignore[arg-type]  # the point
+        (lambda: TimeModel(prefill=(1.0, 2.0)), "3 numbers"),  # type: ignore[arg-type]  # the point
         (lambda: TimeModel(decode=(1.0, -2.0, 0.0)), "not negative"),
+        (lambda: TimeModel(handoff=(1.0, 2.0, 3.0)), "2 numbers"),  # type: ignore[arg-type]  # the point
+        (lambda: EngineSettings(noise=0.31), "noise"),
         (lambda: EngineSettings(lease_s=0.0), "lease_s"),
         (lambda: EngineSettings(kv_capacity_tokens=10), "max_model_len"),
     ],

@@ -8,7 +8,7 @@ import pytest
 import trio
 from emulator_kit import CHAT, COMPLETIONS, ask_on, completion, run_world, settings
 
-from narwhal.emulator import EmulatedFleet, Leg, text_of
+from narwhal.emulator import EmulatedFleet, Leg, TimeModel, text_of
 
 if TYPE_CHECKING:
     from emulator_kit import Answer, World
@@ -79,6 +79,19 @@ def test_a_decode_takes_no_prefill_time() -> None:
         assert trio.current_time() - began == pytest.approx(0.01)
 
     run_world(test, *PAIR)
+
+
+def test_a_pull_takes_what_the_model_says_and_nothing_if_it_is_there_already() -> None:
+    time = TimeModel(prefill=(0, 0, 0), decode=(0.5, 0, 0), handoff=(2.0, 0.25))
+
+    async def test(world: World) -> None:
+        for seconds in (2.0 + 0.25 * 16, 2.0):  # the second time its own cache has the prompt
+            handoff = await world.prefill(0, prompt=list(range(100, 116)))
+            begun = trio.current_time()
+            await decode(world, handoff, prompt=list(range(100, 116)), max_tokens=1)
+            assert trio.current_time() - begun == pytest.approx(seconds + 0.5)
+
+    run_world(test, settings("p", time=time), settings("d", time=time))
 
 
 def test_late_without_reuse_the_tokens_are_right_and_counted() -> None:

@@ -22,6 +22,7 @@ from narwhal.profiles import (
     load_store,
     samples_path,
     store_bytes,
+    update_samples,
     update_store,
     write_samples,
     write_store,
@@ -88,6 +89,21 @@ def test_samples_lie_beside_their_store(tmp_path: Path) -> None:
     samples = SampleStore((EngineSamples(engine=engine),))
     write_samples(path, samples)
     assert load_samples(path, iids=["d0"]) == samples
+
+
+def test_samples_of_some_engines_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "store.samples.json"
+
+    def samples(iid: str, version: str) -> EngineSamples:
+        return EngineSamples(engine=Measured(iid=iid, version=version, process_start_s=1.0))
+
+    assert update_samples(path, [samples("d0", "1")]) == load_samples(path)
+    update_samples(path, [samples("p0", "1")])
+    update_samples(path, [samples("d0", "2")])
+    assert load_samples(path) == SampleStore((samples("d0", "2"), samples("p0", "1")))
+    path.write_text("{")
+    assert "is not valid JSON" in refusal(lambda: update_samples(path, []))
+    assert path.read_text() == "{"
 
 
 def test_an_update_keeps_what_it_was_not_asked_to_change(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from itertools import combinations
+from statistics import median
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,6 +34,7 @@ from narwhal.profiles import (
     fit_decode,
     fit_handoff,
     fit_prefill,
+    medians,
     refit,
     refit_row,
 )
@@ -373,14 +376,31 @@ def test_a_profile_is_fitted_again() -> None:
     assert isinstance(with_handoff.handoff, HandoffCurve)
 
 
-@pytest.mark.parametrize("curve", ["prefill", "decode", "handoff"])
+@pytest.mark.parametrize("curve", ["prefill", "decode"])
 def test_one_curve_that_fails_is_enough(curve: str) -> None:
-    few = {
-        "prefill": (),
-        "decode": (),
-        "handoff": (HandoffSample(tokens=1, seconds=0.1),),
-    }
-    samples = engine_samples(**{curve: few[curve]})
-    found = refit_row(samples)
+    found = refit_row(engine_samples(**{curve: ()}))
     assert isinstance(found, Refused)
     assert found.text.startswith(f"{curve}: ")
+
+
+def test_handoffs_are_optional_and_so_is_their_fit() -> None:
+    found = refit(engine_samples(handoff=(HandoffSample(tokens=1, seconds=0.1),)))
+    assert isinstance(found, Profile)
+    assert found.handoff is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.floats(1e-6, 1e3)), max_size=30))
+def test_medians_are_one_sample_for_each_length(pairs: list[tuple[int, float]]) -> None:
+    found = medians([PrefillSample(tokens=n, seconds=s) for n, s in pairs])
+    assert [each.tokens for each in found] == sorted({n for n, _ in pairs})
+    for each in found:
+        assert each.seconds == median(s for n, s in pairs if n == each.tokens)
+
+
+def test_a_repeat_that_was_disturbed_makes_no_difference() -> None:
+    calm = [each for each in prefills(MODELS[0]) for _ in range(3)]
+    disturbed = [
+        attrs.evolve(each, seconds=each.seconds * (50.0 if n % 3 == 0 else 1.0))
+        for n, each in enumerate(calm)
+    ]
+    assert refit(engine_samples(prefill=tuple(disturbed))) == refit(engine_samples())

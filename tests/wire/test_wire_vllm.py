@@ -14,8 +14,10 @@ from narwhal.model import EngineProtocolError, Route
 from narwhal.wire.handoff import Handoff, parse_handoff
 from narwhal.wire.openai import CompletionRequest, parse_request
 from narwhal.wire.vllm import (
+    TokenIds,
     decode_body,
     parse_prefill,
+    parse_token_ids,
     parse_tokenize,
     prefill_body,
     release_body,
@@ -300,6 +302,20 @@ def test_a_count() -> None:
 def test_no_count(body: bytes) -> None:
     with pytest.raises(EngineProtocolError, match="tokenize answer"):
         parse_tokenize(body)
+
+
+def test_token_ids() -> None:
+    body = b'{"count":2,"max_model_len":2048,"tokens":[1,2],"token_strs":null}'
+    assert parse_token_ids(body) == TokenIds(tokens=(1, 2), max_model_len=2048)
+    assert parse_token_ids(b'{"tokens":[]}') == TokenIds(tokens=())
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"tokens":null}', b'{"tokens":["a"]}', b'{"tokens":[1.5]}']
+)
+def test_no_token_ids(body: bytes) -> None:
+    with pytest.raises(EngineProtocolError, match="tokenize answer"):
+        parse_token_ids(body)
 
 
 # A prefill's answer

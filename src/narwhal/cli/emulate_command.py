@@ -17,6 +17,7 @@ from narwhal.emulator import (
     TimeModel,
     parse_fault,
 )
+from narwhal.emulator.settings import MOST_NOISE
 from narwhal.net import open_listeners
 
 if TYPE_CHECKING:
@@ -29,9 +30,13 @@ _LAST_PORT = 65535
 
 
 class _Coefficients(click.ParamType[tuple[float, ...]]):
-    """Three numbers with commas between them."""
+    """Numbers with commas between them."""
 
     name = "numbers"
+
+    def __init__(self, count: int, example: str) -> None:
+        self._count = count
+        self._example = example
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -43,8 +48,10 @@ class _Coefficients(click.ParamType[tuple[float, ...]]):
             numbers = tuple(float(part) for part in str(value).split(","))
         except ValueError:
             numbers = ()
-        if len(numbers) != 3 or not all(0 <= number < float("inf") for number in numbers):  # noqa: PLR2004 - three coefficients
-            self.fail(f"{value!r} is not three numbers from 0, such as 2e-9,1e-4,0.01", param, ctx)
+        fine = all(0 <= number < float("inf") for number in numbers)
+        if len(numbers) != self._count or not fine:
+            text = f"{value!r} is not {self._count} numbers from 0, such as {self._example}"
+            self.fail(text, param, ctx)
         return numbers
 
 
@@ -81,18 +88,32 @@ class _FaultText(click.ParamType[Fault]):
 )
 @click.option(
     "--prefill",
-    type=_Coefficients(),
+    type=_Coefficients(3, "2e-9,1e-4,0.01"),
     metavar="A,B,C",
     default=_DEFAULTS.time.prefill,
     help="A prompt of n tokens takes A n^2 + B n + C seconds.  [default: 2e-9,1e-4,0.01]",
 )
 @click.option(
     "--decode",
-    type=_Coefficients(),
+    type=_Coefficients(3, "0.012,2e-4,2e-7"),
     metavar="T0,TR,TK",
     default=_DEFAULTS.time.decode,
     help="With r requests over k KV tokens, a token takes T0 + TR r + TK k seconds.  "
     "[default: 0.012,2e-4,2e-7]",
+)
+@click.option(
+    "--handoff",
+    type=_Coefficients(2, "0.002,2e-6"),
+    metavar="BASE,TOKEN",
+    default=_DEFAULTS.time.handoff,
+    help="Pulling the KV cache of n tokens takes BASE + TOKEN n seconds.  [default: 0,0]",
+)
+@click.option(
+    "--noise",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0.0, MOST_NOISE),
+    help="Standard deviation of each of these times, as a fraction of it.",
 )
 @click.option(
     "--speed",
@@ -154,6 +175,8 @@ def emulate(
     model: str,
     prefill: tuple[float, float, float],
     decode: tuple[float, float, float],
+    handoff: tuple[float, float],
+    noise: float,
     speed: float,
     lease: float,
     kv_capacity: int | None,
@@ -183,7 +206,8 @@ def emulate(
             EngineSettings(
                 iid=f"e{number}",
                 model=model,
-                time=TimeModel(prefill=prefill, decode=decode).faster(speed),
+                time=TimeModel(prefill=prefill, decode=decode, handoff=handoff).faster(speed),
+                noise=noise,
                 lease_s=lease,
                 kv_capacity_tokens=kv_capacity,
                 max_model_len=max_model_len,

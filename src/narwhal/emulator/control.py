@@ -34,6 +34,7 @@ class _Order(msgspec.Struct, forbid_unknown_fields=True):
     fault: str | list[str] | None = None
     prefill: tuple[float, float, float] | None = None
     decode: tuple[float, float, float] | None = None
+    handoff: tuple[float, float] | None = None
     lease: float | None = None
     seconds: float | None = None
     restart: bool = False
@@ -135,6 +136,8 @@ def _set_model(engine: EmulatedEngine, order: _Order) -> None:
         time = attrs.evolve(time, prefill=order.prefill)
     if order.decode is not None:
         time = attrs.evolve(time, decode=order.decode)
+    if order.handoff is not None:
+        time = attrs.evolve(time, handoff=order.handoff)
     engine.core.time = time
     if order.lease is not None:
         if not order.lease > 0:

@@ -24,6 +24,8 @@ import attrs
 from narwhal.emulator.blocks import BlockPool
 
 if TYPE_CHECKING:
+    from random import Random
+
     from narwhal.emulator.settings import EngineSettings
 
 # Handles whose uses are still counted after they are gone; more than are ever in flight.
@@ -116,7 +118,8 @@ Effect = PrefillFinished | TokensProduced | SequenceFinished
 class EngineCore:
     """Schedules sequences on one engine. See the module for what it guarantees."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, *, random: Random | None = None) -> None:
+        """`random` is what `settings.noise` is drawn from; without it there is none."""
         self.settings = settings
         self.time = settings.time
         """May be replaced; prefills and steps that have begun keep their length."""
@@ -129,6 +132,7 @@ class EngineCore:
         self.expired = 0
         self.late_notifications = 0
         """Decoders that named a handle this engine did not hold any more."""
+        self._random = random if settings.noise else None
         self._now = -math.inf
         self._ticket = 0
         self._effects: list[Effect] = []
@@ -354,7 +358,8 @@ class EngineCore:
                 self._start_prefill(sequence, at)
         if self._active and self._step_ends == math.inf:
             self._stepping = tuple(self._active.values())
-            self._step_ends = at + self.time.step_seconds(len(self._active), self._resident)
+            step = self.time.step_seconds(len(self._active), self._resident)
+            self._step_ends = at + self._noisy(step)
 
     def _start_prefill(self, sequence: Sequence, at: float) -> None:
         tokens = sequence.prefill_tokens
@@ -362,4 +367,10 @@ class EngineCore:
             tokens = sequence.prompt_tokens
         sequence.state = State.PREFILLING
         self._prefilling = sequence
-        self._prefill_ends = at + self.time.prefill_seconds(tokens)
+        self._prefill_ends = at + self._noisy(self.time.prefill_seconds(tokens))
+
+    def _noisy(self, seconds: float) -> float:
+        if self._random is None:
+            return seconds
+        deviations = max(-3.0, min(3.0, self._random.gauss(0.0, 1.0)))
+        return seconds * (1.0 + self.settings.noise * deviations)

@@ -249,7 +249,7 @@ class EmulatedEngine:
         self._jobs.clear()
 
     def _begin_process(self) -> None:
-        self.core = EngineCore(self.settings)
+        self.core = EngineCore(self.settings, random=self._random)
         self.connector = Connector(
             engine_id=str(uuid.UUID(int=self._random.getrandbits(128), version=4)),
             host="127.0.0.1",

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs import validators
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 BLOCK_TOKENS = 16
 """Tokens in a KV block; vLLM's default on GPUs (its CPU default is 128)."""
 
+MOST_NOISE = 0.3
+"""With that, and three deviations at the most, every time is still a tenth of what it is to be."""
 
-def _coefficients(_owner: object, field: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, tuple) or len(value) != 3:  # noqa: PLR2004 - three coefficients
-        raise ValueError(f"{field.name}: three numbers are needed, not {value!r}")
-    if not all(0.0 <= number < float("inf") for number in value):
-        raise ValueError(f"{field.name}: numbers must be finite and not negative: {value!r}")
+
+def _coefficients(count: int) -> Callable[[object, attrs.Attribute[Any], object], None]:
+    def check(_owner: object, field: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, tuple) or len(value) != count:
+            raise ValueError(f"{field.name}: {count} numbers are needed, not {value!r}")
+        if not all(0.0 <= number < float("inf") for number in value):
+            raise ValueError(f"{field.name}: numbers must be finite and not negative: {value!r}")
+
+    return check
 
 
 @attrs.frozen(kw_only=True)
@@ -28,14 +37,16 @@ class TimeModel:
     """
 
     prefill: tuple[float, float, float] = attrs.field(
-        default=(2e-9, 1e-4, 0.01), validator=_coefficients
+        default=(2e-9, 1e-4, 0.01), validator=_coefficients(3)
     )
     """(a, b, c): a prompt of n tokens takes a n^2 + b n + c seconds, one prompt at a time."""
     decode: tuple[float, float, float] = attrs.field(
-        default=(0.012, 2e-4, 2e-7), validator=_coefficients
+        default=(0.012, 2e-4, 2e-7), validator=_coefficients(3)
     )
     """(t0, tr, tk): with r active requests over k resident KV tokens all of them get their
     next token after t0 + tr r + tk k seconds."""
+    handoff: tuple[float, float] = attrs.field(default=(0.0, 0.0), validator=_coefficients(2))
+    """(base, token): a decoder that pulls n tokens joins its batch base + token n seconds later."""
 
     def prefill_seconds(self, tokens: int) -> float:
         """Seconds to prefill `tokens` prompt tokens alone."""
@@ -47,13 +58,20 @@ class TimeModel:
         t0, tr, tk = self.decode
         return t0 + tr * active + tk * resident
 
+    def handoff_seconds(self, tokens: int) -> float:
+        """Seconds from the arrival of a decode leg until its `tokens` tokens have been pulled."""
+        base, token = self.handoff
+        return base + token * tokens
+
     def faster(self, factor: float) -> TimeModel:
         """The same model, `factor` times as fast."""
         a, b, c = self.prefill
         t0, tr, tk = self.decode
+        base, token = self.handoff
         return TimeModel(
             prefill=(a / factor, b / factor, c / factor),
             decode=(t0 / factor, tr / factor, tk / factor),
+            handoff=(base / factor, token / factor),
         )
 
 
@@ -68,6 +86,10 @@ class EngineSettings:
     iid: str = "e0"
     model: str = "emulated"
     time: TimeModel = attrs.field(factory=TimeModel)
+    noise: float = attrs.field(
+        default=0.0, validator=[validators.ge(0.0), validators.le(MOST_NOISE)]
+    )
+    """Standard deviation of each prefill and step around its time, as a fraction of it."""
     max_model_len: int = attrs.field(default=32_768, validator=_POSITIVE)
     """Prompt and output tokens a request may have together."""
     max_num_seqs: int = attrs.field(default=256, validator=_POSITIVE)

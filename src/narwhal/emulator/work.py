@@ -60,7 +60,7 @@ class Work:
     async def begin(self) -> Refusal | None:
         """Let the engine begin; what it answers instead, if it does not. Idempotent.
 
-        Waits only for a failing KV load to show.
+        Waits only for its KV cache to be there, or to show that it will not be.
         """
         if not self._begun:
             self._begun = True
@@ -144,6 +144,8 @@ class Work:
                 return FAILED
             engine.die()
             return DEAD
+        if pull is not None and (copying := engine.core.time.handoff_seconds(pull.tokens)):
+            await trio.sleep(copying)
         if engine.outage is not None:
             return DEAD
         return None if engine.open(self.job) else BUSY

@@ -6,6 +6,16 @@ connection it was using, synchronously.
 """
 
 from narwhal.engine.client import Correlation, EngineClient, EnginePools, PrefillReply
+from narwhal.engine.clients import engine_clients
 from narwhal.engine.decode import DecodeLeg
+from narwhal.engine.gauges import Gauges
 
-__all__ = ["Correlation", "DecodeLeg", "EngineClient", "EnginePools", "PrefillReply"]
+__all__ = [
+    "Correlation",
+    "DecodeLeg",
+    "EngineClient",
+    "EnginePools",
+    "Gauges",
+    "PrefillReply",
+    "engine_clients",
+]

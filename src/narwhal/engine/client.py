@@ -12,6 +12,7 @@ import trio
 
 from narwhal.engine.answers import OK, raise_for_status
 from narwhal.engine.decode import DecodeLeg
+from narwhal.engine.gauges import read_gauges
 from narwhal.model import EngineProtocolError, EngineStatus, NarwhalError, Route
 from narwhal.net import ConnectionPool, PooledTransport
 from narwhal.wire import vllm
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from narwhal.config import EngineSpec
+    from narwhal.engine.gauges import Gauges
     from narwhal.net import Exchange
 
 PATHS = {Route.COMPLETIONS: b"/v1/completions", Route.CHAT: b"/v1/chat/completions"}
@@ -106,6 +108,11 @@ class EngineClient:
         """The prompt's exact length in tokens."""
         answer = await self._call(self.pools.counting, b"/tokenize", body, None)
         return vllm.parse_tokenize(answer.body)
+
+    async def token_ids(self, body: bytes) -> vllm.TokenIds:
+        """The prompt's tokens themselves, and how long the engine's context is."""
+        answer = await self._call(self.pools.counting, b"/tokenize", body, None)
+        return vllm.parse_token_ids(answer.body)
 
     async def prefill(
         self,
@@ -214,6 +221,10 @@ class EngineClient:
         """When the engine's process started (Unix seconds), from `/metrics`; None if not told."""
         found = _PROCESS_START.search(await self._get_ok("/metrics"))
         return float(found[1]) if found else None
+
+    async def gauges(self) -> Gauges:
+        """What `/metrics` says of the engine's work, memory and process, all in one reading."""
+        return read_gauges(await self._get_ok("/metrics"))
 
     async def models(self) -> bytes:
         """The body of `/v1/models`."""

@@ -13,6 +13,7 @@ from narwhal.profiles.files import (
     load_samples,
     load_store,
     samples_path,
+    update_samples,
     update_store,
     write_samples,
     write_store,
@@ -40,13 +41,13 @@ if TYPE_CHECKING:
         fit_prefill,
     )
     from narwhal.profiles.judging import FitLimits, Point, Refusal, Refused
-    from narwhal.profiles.refitting import refit, refit_row
+    from narwhal.profiles.refitting import medians, refit, refit_row
 
 # What fits needs numpy: 40 ms and 20 MB that a router, which only reads profiles, does without.
 _FITTING = {
     "fits": ("Fit", "fit_chars_per_token", "fit_decode", "fit_handoff", "fit_prefill"),
     "judging": ("FitLimits", "Point", "Refusal", "Refused"),
-    "refitting": ("refit", "refit_row"),
+    "refitting": ("medians", "refit", "refit_row"),
 }
 
 
@@ -90,6 +91,7 @@ __all__ = [
     "load_samples",
     "load_store",
     "mean_profile",
+    "medians",
     "parse_samples",
     "parse_store",
     "refit",
@@ -97,6 +99,7 @@ __all__ = [
     "sample_bytes",
     "samples_path",
     "store_bytes",
+    "update_samples",
     "update_store",
     "write_samples",
     "write_store",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from narwhal.profiles.rows import ProfileRow
+    from narwhal.profiles.samples import EngineSamples
 
     AnyPath = str | os.PathLike[str]
 
@@ -78,6 +79,14 @@ def update_store(
     if meta is not None:
         new = attrs.evolve(new, meta=meta)
     write_store(path, new)
+    return new
+
+
+def update_samples(path: AnyPath, engines: Iterable[EngineSamples]) -> SampleStore:
+    """Put samples into the file at `path`, as `update_store` does with rows into a store."""
+    old = load_samples(path) if _is_there(path) else SampleStore()
+    new = old.with_engines(engines)
+    write_samples(path, new)
     return new
 
 

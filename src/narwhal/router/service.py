@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-import ssl
-from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
-from narwhal.config import engine_api_key
-from narwhal.engine import EngineClient, EnginePools
+from narwhal.engine import engine_clients
 from narwhal.model import ConfigError
 from narwhal.model.version import __version__
-from narwhal.net import ConnectionPool, connect_tcp
+from narwhal.net import connect_tcp
 from narwhal.router.core import Core
 from narwhal.router.errands import MOST_AT_ONCE
 from narwhal.router.journal import JournalWriter
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
     from narwhal.config import EngineSpec, FleetConfig
     from narwhal.model import Route
-    from narwhal.net import Connect
+    from narwhal.net import Connect, ConnectionPool
     from narwhal.profiles import Profile
     from narwhal.telemetry import JournalFile
 
@@ -38,8 +35,6 @@ if TYPE_CHECKING:
 _LAST_WORDS_S = 0.75
 # Closing a connection waits for nobody; this is for the tasks that do it to have their turn.
 _CUT_S = 0.1
-# Counting takes an engine's front end a millisecond or so; more at once would only queue there.
-_COUNTING_CONNECTIONS = 32
 
 
 class Router:
@@ -73,7 +68,13 @@ class Router:
         _check_servable(config, profiles)
         self.config = config
         self.started_at = wall_clock()
-        self._clients = _clients(config, environ, connect)
+        # Errands have connections of their own, so that no admitted request ever waits.
+        self._clients = engine_clients(
+            config,
+            environ=environ,
+            connect=connect,
+            data_connections=config.serving.max_connections + MOST_AT_ONCE,
+        )
         self._telemetry = Telemetry(
             engines=[spec.iid for spec in config.engines],
             ttft_s=config.slo.ttft_s,
@@ -253,40 +254,10 @@ def _check_servable(config: FleetConfig, profiles: Mapping[str, Profile] | None)
     if profiles is None and config.serving.admission == "predictive":
         problem = (
             'serving.admission is "predictive", which prices requests with measured profiles, and '
-            f"there are none ({config.profiles.path}): measure them with a tool of your own and "
-            "store them there, as docs/profiles.md says, or set serving.admission to "
-            '"open" to serve without prices'
+            f"there are none ({config.profiles.path}): measure them with `narwhal-trio profile "
+            '--fleet FILE`, or set serving.admission to "open" to serve without prices'
         )
         raise ConfigError([problem])
     missing = [] if profiles is None else [e.iid for e in config.engines if e.iid not in profiles]
     if missing:
         raise ConfigError([f"profiles: there is none for {iid}; measure it" for iid in missing])
-
-
-def _clients(
-    config: FleetConfig, environ: Mapping[str, str], connect: Connect
-) -> dict[str, EngineClient]:
-    settings = config.engine
-    key = engine_api_key(config, environ)
-    clients = {}
-    for spec in config.engines:
-        pool = partial(
-            ConnectionPool,
-            spec.host,
-            spec.port,
-            connect=connect,
-            pool_timeout=settings.pool_timeout_s,
-            connect_timeout=settings.connect_timeout_s,
-            tls=ssl.create_default_context() if spec.scheme == "https" else None,
-        )
-        most = config.serving.max_connections
-        pools = EnginePools(
-            # Errands have connections of their own, so that no admitted request ever waits.
-            data=pool(limit=most + MOST_AT_ONCE),
-            counting=pool(limit=min(most, _COUNTING_CONNECTIONS)),
-            control=pool(limit=-(-config.control_connections // len(config.engines))),
-        )
-        clients[spec.iid] = EngineClient(
-            spec, pools, api_key=key, max_response_bytes=config.serving.max_response_bytes
-        )
-    return clients

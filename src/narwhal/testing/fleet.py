@@ -12,7 +12,7 @@ from narwhal.app import open_router
 from narwhal.config import parse_fleet
 from narwhal.emulator import EmulatedFleet, EngineSettings, TimeModel, parse_fault
 from narwhal.net import MemoryNetwork
-from narwhal.profiles import DecodeCurve, PrefillCurve, Profile, Range
+from narwhal.profiles import DecodeCurve, HandoffCurve, PrefillCurve, Profile, Range
 from narwhal.router import leave_nursery
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ _FAR = 10_000_000
 
 
 def _exact_profile(engine: EmulatedEngine) -> Profile:
-    (a, b, c), (t0, tr, tk) = engine.settings.time.prefill, engine.settings.time.decode
+    time = engine.settings.time
+    (a, b, c), (t0, tr, tk), (base, token) = time.prefill, time.decode, time.handoff
     everything = Range(1, _FAR)
     return Profile(
         prefill=PrefillCurve(a=a, b=b, c=c, tokens=everything, fit_mape=0.0, cv_mape=0.0),
@@ -208,5 +209,6 @@ def _exact_profile(engine: EmulatedEngine) -> Profile:
             fit_mape=0.0,
             cv_mape=0.0,
         ),
+        handoff=HandoffCurve(base_s=base, token_s=token) if base or token else None,
         kv_capacity_tokens=engine.settings.kv_capacity_tokens,
     )

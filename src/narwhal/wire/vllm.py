@@ -27,9 +27,11 @@ __all__ = [
     "EngineErrorBody",
     "Handoff",
     "PrefillAnswer",
+    "TokenIds",
     "decode_body",
     "parse_engine_error",
     "parse_prefill",
+    "parse_token_ids",
     "parse_tokenize",
     "prefill_body",
     "release_body",
@@ -77,6 +79,14 @@ class _Count(msgspec.Struct):
     count: int
 
 
+class TokenIds(msgspec.Struct, frozen=True):
+    """A tokenised prompt."""
+
+    tokens: tuple[int, ...]
+    max_model_len: int | None = None
+    """Tokens that prompt and answer may have together, where the engine says."""
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
 
@@ -84,6 +94,7 @@ class _Usage(msgspec.Struct):
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 _count = msgspec.json.Decoder(_Count)
+_token_ids = msgspec.json.Decoder(TokenIds)
 _usage = msgspec.json.Decoder(_Usage)
 _number = msgspec.json.Decoder(float)
 
@@ -168,6 +179,14 @@ def parse_tokenize(body: bytes) -> int:
     if count < 0:
         raise EngineProtocolError(f"the tokenize answer counts {count} tokens")
     return count
+
+
+def parse_token_ids(body: bytes) -> TokenIds:
+    """An answer of POST /tokenize with its tokens; `EngineProtocolError` if it has none."""
+    try:
+        return _token_ids.decode(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise EngineProtocolError(f"the tokenize answer has no tokens: {error}") from None
 
 
 @attrs.frozen(kw_only=True)

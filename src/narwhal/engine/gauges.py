@@ -1,0 +1,70 @@
+"""What an engine's `/metrics` says of its work, its memory and its process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+from prometheus_client.parser import text_string_to_metric_families
+
+from narwhal.model import EngineProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client.samples import Sample
+
+_RUNNING = "vllm:num_requests_running"
+_WAITING = "vllm:num_requests_waiting"
+_PROMPT_TOKENS = "vllm:prompt_tokens_total"
+_CACHE = "vllm:cache_config_info"
+_STARTED = "process_start_time_seconds"
+_WANTED = frozenset({_RUNNING, _WAITING, _PROMPT_TOKENS, _CACHE, _STARTED})
+
+
+@attrs.frozen(kw_only=True)
+class Gauges:
+    """One reading; where engines run in ranks, the sum over them. None: the engine does not say."""
+
+    running: int | None
+    """Requests that run."""
+    waiting: int | None
+    """Requests that wait to run."""
+    prompt_tokens: int | None
+    """Tokens of all prompts since the process started."""
+    kv_capacity_tokens: int | None
+    """KV tokens that its memory holds."""
+    process_start_s: float | None
+    """When its process started, Unix time."""
+
+
+def read_gauges(page: bytes) -> Gauges:
+    """Read a page in the Prometheus text format; `EngineProtocolError` if it is none."""
+    try:
+        families = text_string_to_metric_families(page.decode())
+        samples = [each for family in families for each in family.samples if each.name in _WANTED]
+        return Gauges(
+            running=_count(samples, _RUNNING),
+            waiting=_count(samples, _WAITING),
+            prompt_tokens=_count(samples, _PROMPT_TOKENS),
+            kv_capacity_tokens=_capacity(each for each in samples if each.name == _CACHE),
+            process_start_s=next((each.value for each in samples if each.name == _STARTED), None),
+        )
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        raise EngineProtocolError(f"/metrics is not in the Prometheus format: {error}") from None
+
+
+def _count(samples: Iterable[Sample], name: str) -> int | None:
+    values = [int(each.value) for each in samples if each.name == name]
+    return sum(values) if values else None
+
+
+def _capacity(samples: Iterable[Sample]) -> int | None:
+    """Blocks times their size, if both are told as numbers."""
+    total = 0
+    for each in samples:
+        blocks, size = each.labels.get("num_gpu_blocks", ""), each.labels.get("block_size", "")
+        if not (blocks.isdecimal() and size.isdecimal()):
+            return None
+        total += int(blocks) * int(size)
+    return total or None
