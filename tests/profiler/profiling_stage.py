@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import attrs
 import trio
-from trio.testing import MockClock
 
 from narwhal.config import FleetConfig
 from narwhal.engine import EngineClient, engine_clients
+from narwhal.net import ByteStream
 from narwhal.profiler import EngineProfile, Progress, Wanted, profile_engine
-from narwhal.testing import MemoryFleet, fleet_config, open_fleet
+from narwhal.testing import MemoryFleet, fleet_config, open_fleet, run_seeded
+
+T = TypeVar("T")
 
 QUICK = Wanted(
     prefill_lens=(64, 256, 1024, 4096),
@@ -31,6 +33,8 @@ class Stage:
     clients: dict[str, EngineClient]
     steps: list[Progress] = attrs.field(factory=list)
     on_step: Callable[[Progress], None] = lambda _step: None
+    delay_s: float = 0.0
+    """What opening a connection takes."""
 
     @property
     def config(self) -> FleetConfig:
@@ -54,26 +58,34 @@ class Stage:
 
 
 def on_stage(
-    act: Callable[[Stage], Awaitable[None]],
+    act: Callable[[Stage], Awaitable[T]],
     *,
     sections: dict[str, Any] | None = None,
     seed: int = 0,
+    instruments: Sequence[trio.abc.Instrument] = (),
     **changes: Any,
-) -> None:
+) -> T:
     """Run `act`; afterwards no engine holds anything, and no connection is in use."""
 
-    async def main() -> None:
+    async def main() -> T:
         config = fleet_config(**(sections or {}))
         async with open_fleet(config, seed=seed, **changes) as fleet:
-            clients = engine_clients(
-                fleet.config, environ=fleet.environ, connect=fleet.connect, data_connections=300
+            stage = Stage(fleet, {})
+
+            async def connect(host: str, port: int) -> ByteStream:
+                await trio.sleep(stage.delay_s)
+                return await fleet.connect(host, port)
+
+            stage.clients = clients = engine_clients(
+                fleet.config, environ=fleet.environ, connect=connect, data_connections=300
             )
-            await act(Stage(fleet, clients))
+            found = await act(stage)
             await trio.sleep(0.2)  # aborts are on their way
             assert fleet.idle
             for client in clients.values():
                 for pool in (client.pools.data, client.pools.counting, client.pools.control):
                     assert (pool.busy, pool.waiting) == (0, 0)
                 client.close()
+            return found
 
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+    return run_seeded(main, seed=seed, instruments=instruments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 
 import attrs
@@ -13,6 +14,10 @@ from profiling_stage import QUICK, Stage, on_stage
 from narwhal.engine import Correlation
 from narwhal.model import Route
 from narwhal.profiler import ProfilingStopped, Progress, Reason, Wanted
+from narwhal.profiler.measuring import measure_handoff
+from narwhal.profiler.prompts import Prompts
+from narwhal.profiler.subject import Subject
+from narwhal.testing import AtStep
 
 
 async def stopped(stage: Stage, wanted: Wanted = QUICK) -> ProfilingStopped:
@@ -44,6 +49,7 @@ def test_a_busy_engine_is_not_measured(iid: str) -> None:
             error = await stopped(stage)
             assert error.reason is Reason.BUSY
             assert "1 requests run" in str(error)
+            assert stage.steps == []
             assert "drain it" in str(error)
             nursery.cancel_scope.cancel(reason="seen")
 
@@ -163,6 +169,60 @@ def test_an_engine_that_does_not_follow_the_model() -> None:
         assert error.reason is Reason.BAD_FIT
         assert "measure again" in str(error)
         assert not any("streams" in step.doing for step in stage.steps)  # it stopped there
+
+    on_stage(act)
+
+
+def test_a_cancel_before_any_single_step_of_a_handoff_leaves_nothing() -> None:
+    at_step, n = AtStep(), 0
+
+    async def act(stage: Stage) -> bool:
+        rng = random.Random(1)
+        subject, producer = (Subject(stage.config, stage.clients[i], rng) for i in ("d0", "p0"))
+        prompts = Prompts("emulated", range(1000, 2000), rng)
+        with trio.CancelScope() as scope:
+            at_step.arm(n, lambda: scope.cancel(reason=f"step {n}"))
+            await measure_handoff(subject, producer, prompts, 64)
+        over = at_step.disarm()
+        await trio.sleep(0.2)
+        assert not stage.fleet["p0"].core.handles, n
+        return over
+
+    over = False
+    while not over:
+        n += 1
+        over = on_stage(act, instruments=[at_step])
+    assert n > 50
+
+
+def test_a_handoff_whose_decoder_is_not_reached_yet_is_released() -> None:
+    """Its connection has to be opened, and that takes its time; meanwhile comes the cancel."""
+
+    async def act(stage: Stage) -> None:
+        rng = random.Random(1)
+        subject, producer = (Subject(stage.config, stage.clients[i], rng) for i in ("d0", "p0"))
+        stage.delay_s = 0.5
+        with trio.move_on_after(0.8):  # the prefill takes 0.516 s, with its own connection
+            prompts = Prompts("emulated", range(1000, 2000), rng)
+            await measure_handoff(subject, producer, prompts, 64)
+        core = stage.fleet["p0"].core
+        assert (core.released, len(core.handles)) == (1, 0)
+
+    on_stage(act)
+
+
+def test_a_short_request_of_somebody_else_on_the_producer_is_noticed() -> None:
+    async def act(stage: Stage) -> None:
+        async with trio.open_nursery() as nursery:
+
+            def intrude_once(step: Progress) -> None:
+                if step.doing.startswith("handoff of 256"):
+                    stage.on_step = lambda _step: None
+                    nursery.start_soon(intrude, stage, "p0", 1)
+
+            stage.on_step = intrude_once
+            error = await stopped(stage)
+            assert (error.iid, error.reason) == ("p0", Reason.BUSY)
 
     on_stage(act)
 
