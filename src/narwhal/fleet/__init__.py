@@ -6,6 +6,36 @@ Pure: every method takes `now` where time matters, nothing waits, nothing is rea
 from narwhal.fleet.backlog import Backlog
 from narwhal.fleet.ledger import UNPLACED, Claim, Ledger, Reservation
 from narwhal.fleet.orphans import Orphans
+from narwhal.fleet.standing import (
+    OPERATORS,
+    TAKES_WORK,
+    TO_BE_PROVED,
+    TRANSITIONS,
+    EngineState,
+    Event,
+    Standings,
+    Transition,
+)
+from narwhal.fleet.streaks import REMEDIES, Remedy, Streaks
 from narwhal.fleet.trust import Trust
 
-__all__ = ["UNPLACED", "Backlog", "Claim", "Ledger", "Orphans", "Reservation", "Trust"]
+__all__ = [
+    "OPERATORS",
+    "REMEDIES",
+    "TAKES_WORK",
+    "TO_BE_PROVED",
+    "TRANSITIONS",
+    "UNPLACED",
+    "Backlog",
+    "Claim",
+    "EngineState",
+    "Event",
+    "Ledger",
+    "Orphans",
+    "Remedy",
+    "Reservation",
+    "Standings",
+    "Streaks",
+    "Transition",
+    "Trust",
+]
