@@ -4,6 +4,7 @@ Pure: every method takes `now` where time matters, nothing waits, nothing is rea
 """
 
 from narwhal.fleet.backlog import Backlog
+from narwhal.fleet.health import Health, Incarnation
 from narwhal.fleet.ledger import UNPLACED, Claim, Ledger, Reservation
 from narwhal.fleet.orphans import Orphans
 from narwhal.fleet.standing import (
@@ -30,6 +31,8 @@ __all__ = [
     "Claim",
     "EngineState",
     "Event",
+    "Health",
+    "Incarnation",
     "Ledger",
     "Orphans",
     "Remedy",
