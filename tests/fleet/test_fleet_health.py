@@ -12,7 +12,8 @@ from narwhal.config import Recovery, RestartPolicy
 from narwhal.fleet import EngineState, Health, Incarnation, Transition
 from narwhal.model import FailureClass, Phase, Role
 
-S, F = EngineState, FailureClass
+S = EngineState
+F = FailureClass
 ROLES = {"p0": Role.PREFILL, "p1": Role.PREFILL, "d0": Role.DECODE, "d1": Role.DECODE}
 OLD = Incarnation(version="1", process_start_s=100.0)
 NEW = Incarnation(version="1", process_start_s=200.0)
