@@ -192,6 +192,56 @@ def test_but_not_while_something_decodes_there() -> None:
     play(body)
 
 
+def test_work_ahead_does_not_open_a_decode_engine_that_is_spoken_for() -> None:
+    """Two that are being prefilled will decode there: a third would have 40 ms a token."""
+    time = TimeModel(prefill=(0.0, 0.001, 0.0), decode=(0.01, 0.01, 0.0))
+
+    async def body(fleet: MemoryFleet, router: Router) -> None:
+        async with trio.open_nursery() as nursery:
+            for n in range(2):
+                nursery.start_soon(router.complete, ask(900, f"{n}"))
+                await trio.sleep(0.01)
+            assert (await refused(router, ask(100, "in time"))).code == "projected_tpot"
+            assert (await refused(router, ask(300, "late"))).code == "projected_ttft"
+        assert fleet["d0"].stats.prompt_tokens == 0, "it prefilled nothing"
+
+    play(body, config(tpot=0.035), time=time)
+
+
+def test_of_several_idle_decode_engines_the_journal_says_which_came_second() -> None:
+    async def body(fleet: MemoryFleet, router: Router) -> None:
+        rows: list[RequestRow] = []
+        router.telemetry.listen(rows.append)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(router.complete, ask(1900, "first"))
+            await trio.sleep(0.01)
+            await router.complete(ask(1000, "second"))
+        (attempt,) = rows[0].attempts
+        assert (attempt.prefill, attempt.decode) == ("d0", "d0")
+        assert attempt.prefill_why == attempt.decode_why == "tie_by_iid"
+        assert attempt.prefill_runner_up == attempt.decode_runner_up == "d1"
+        assert rows[0].projected_ttft_s == pytest.approx(1.0)
+
+    play(body, config(decode=2))
+
+
+@pytest.mark.parametrize("tokens", [2100, 100])
+def test_a_fleet_of_one_role_tells_never_from_not_now(tokens: int) -> None:
+    """Each engine runs both phases, one request at a time: no more of that was measured."""
+
+    async def body(fleet: MemoryFleet, router: Router) -> None:
+        async with trio.open_nursery() as nursery:
+            for n in range(2):
+                nursery.start_soon(router.complete, ask(100, f"{n}", max_tokens=100))
+                await trio.sleep(0.01)
+            error = await refused(router, ask(tokens, "third"))
+            expected = ("no_engine", 1) if tokens == 100 else ("prompt_too_long", None)
+            assert (error.code, error.outcome.retry_after) == expected
+        assert [fleet[iid].stats.prompt_tokens for iid in ("p0", "p1")] == [100, 100]
+
+    play(body, config(prefill=2, decode=0))
+
+
 def test_the_cheapest_engine_gets_the_prefill_and_the_journal_says_why() -> None:
     async def body(fleet: MemoryFleet, router: Router) -> None:
         rows: list[RequestRow] = []

@@ -57,7 +57,7 @@ def _judge(life: RequestLife) -> Outcome | None:
         return _refuse(life, verdict)
     if verdict is not None:
         life.record.projected_ttft_s = verdict.projected_s
-        life.whole_on = verdict.iid if verdict.whole else None
+        life.whole = verdict.whole
     return None
 
 

@@ -102,10 +102,8 @@ class Attempt:
 
     async def run(self) -> Failure | None:
         """Run both legs; None once the client has its whole answer."""
-        if not self.core.splits:
-            return await self._run_whole(None)
-        if self.life.whole_on is not None and self.times.n == 1:
-            return await self._run_whole(self.life.whole_on)
+        if not self.core.splits or (self.life.whole and self.times.n == 1):
+            return await self._run_whole()
         self._to_come = self.core.expect_decode(self.life)
         try:
             return await self._run_split()
@@ -275,8 +273,8 @@ class Attempt:
         by_cap = not run.sent and self._capped(prefilled) <= self._handoff_expires(prefilled)
         return handoff_expired(self.core.config, by_cap=by_cap)
 
-    async def _run_whole(self, iid: str | None) -> Failure | None:
-        """Both phases on one engine, on `iid` if it is given: one plain leg, no handoff.
+    async def _run_whole(self) -> Failure | None:
+        """Both phases on one engine: one plain leg, no handoff.
 
         It holds a decode place throughout, and a prefill place up to its first token, which ends
         the prefill: so both limits cover the time up to there.
@@ -284,15 +282,11 @@ class Attempt:
         core, life = self.core, self.life
         life.watch.enter(Phase.PREFILL, trio.current_time())
         run = DecodeRun(self, handoff=None, template=None)
-        if iid is None:
-            place = await core.take(Phase.DECODE, life, life.avoid)
-        else:
-            place = await core.take_on(iid, Phase.DECODE, life)
+        place = await core.take(Phase.DECODE, life, life.avoid, whole=True)
         try:
             self.times.prefill_placed(place)
             self.times.decode_placed(place)
-            iid = place.iid
-            out = await self._prefill_whole(run, iid)
+            out = await self._prefill_whole(run, place.iid)
             return out if isinstance(out, Failure) else await run.rest(out)
         except (EngineError, LocalError) as error:
             return self._decode_failed(error, run)

@@ -126,14 +126,16 @@ class Core:
         exclude: Collection[str] = (),
         *,
         life: RequestLife | None = None,
+        whole: bool = False,
     ) -> Choice | None:
         """The engine for a leg of `phase` now, or None if all that would do are full.
 
-        A leg of no request takes no place, so a full engine will do, and no price.
+        A leg of no request takes no place, so a full engine will do, and no price. A `whole` leg
+        has a place of `phase` and runs both.
         """
         now = trio.current_time()
         desk, trust = self.desks[phase], self.trust
-        costs = self._costs(phase, life, now)
+        costs = self._costs(phase, life, now, whole=whole)
         candidates = [
             Candidate(
                 iid,
@@ -153,7 +155,7 @@ class Core:
         return choice
 
     def _costs(
-        self, phase: Phase, life: RequestLife | None, now: float
+        self, phase: Phase, life: RequestLife | None, now: float, *, whole: bool
     ) -> Mapping[str, tuple[float, bool]]:
         """What a leg costs on each engine, and whether it is projected to meet its target there.
 
@@ -162,18 +164,28 @@ class Core:
         iids, prices = self._fit[phase], self.prices
         if life is None or not prices.known:
             return {iid: (self.ledger.residents(iid, phase), True) for iid in iids}
-        targets = prices.targets
-        if phase is Phase.PREFILL:
-            left = targets.budget_s - (now - life.arrival)
-            prefills = prices.prefill_paths(iids, life.prompt_tokens, now)
-            return {path.iid: (path.price_s, path.price_s <= left) for path in prefills}
-        decodes = prices.decode_paths(iids, life.prompt_tokens, life.output_tokens, now=now)
-        return {path.iid: (path.interval_s, path.meets(targets.tpot_s)) for path in decodes}
+        targets, prompt = prices.targets, life.prompt_tokens
+        if whole and self.predictive:
+            paths = prices.whole_paths(iids, prompt, life.output_tokens, now)
+        elif phase is Phase.PREFILL:
+            paths = prices.prefill_paths(iids, prompt, now, decoders=self._fit[Phase.DECODE])
+        else:
+            decodes = prices.decode_paths(iids, prompt, life.output_tokens, now=now)
+            return {path.iid: (path.interval_s, path.meets(targets.tpot_s)) for path in decodes}
+        waited = now - life.arrival
+        return {path.iid: (path.price_s, targets.met_by(path, waited)) for path in paths}
 
-    async def take(self, phase: Phase, life: RequestLife, exclude: Collection[str]) -> Place:
+    async def take(
+        self,
+        phase: Phase,
+        life: RequestLife,
+        exclude: Collection[str],
+        *,
+        whole: bool = False,
+    ) -> Place:
         """Wait for a place for a leg of `phase`, on whatever engine suits best when it is free."""
         return await self.desks[phase].take(
-            lambda: self.pick(phase, exclude, life=life),
+            lambda: self.pick(phase, exclude, life=life, whole=whole),
             lambda iid: self._claim(iid, phase, life),
             key=frozenset(exclude),
             again_at=lambda: self.trust.changes_at(self._fit[phase], phase, trio.current_time()),

@@ -73,8 +73,8 @@ class RequestLife:
         self.record = Record(client_id=client_id)
         self.request: CompletionRequest
         self.prompt_tokens = 0
-        self.whole_on: str | None = None
-        """The engine that runs both phases of the first attempt, if one is to."""
+        self.whole = False
+        """Whether one engine runs both phases of the first attempt."""
         self.avoid: frozenset[str] = frozenset()
         self._scope = trio.CancelScope(deadline=self.deadline)
         self._telling = trio.CancelScope()

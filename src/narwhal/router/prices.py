@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+import attrs
+
 from narwhal.admission import Cause, DecodePath, OutputHistory, PrefillPath, Targets
 from narwhal.fleet import UNPLACED, Claim
 from narwhal.model import Phase, TtftScope
@@ -65,14 +67,30 @@ class Prices:
     # Paths
 
     def prefill_paths(
-        self, iids: Sequence[str], prompt_tokens: int, now: float
+        self, iids: Sequence[str], prompt_tokens: int, now: float, *, decoders: Sequence[str]
     ) -> list[PrefillPath]:
-        """A prefill of the prompt, on each of these engines."""
-        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
-        return [self._prefill_path(iid, prompt_tokens, now) for iid in iids]
+        """A prefill of the prompt, on each of these engines, for a decode on one of `decoders`."""
+        after_s = self._after(decoders, prompt_tokens)
+        return [self._prefill_path(iid, prompt_tokens, now, after_s) for iid in iids]
 
-    def _prefill_path(self, iid: str, prompt_tokens: int, now: float) -> PrefillPath:
-        assert self.profiles is not None  # noqa: S101 - see above
+    def whole_paths(
+        self, iids: Sequence[str], prompt_tokens: int, output_tokens: int, now: float
+    ) -> list[PrefillPath]:
+        """Both phases on each of these engines. The first token is the prefill's own."""
+        decodes = self.decode_paths(iids, prompt_tokens, output_tokens, now=now)
+        return [
+            attrs.evolve(
+                self._prefill_path(decode.iid, prompt_tokens, now, 0.0),
+                decode=decode,
+                measured=not self._ledger.residents(decode.iid, Phase.DECODE),
+            )
+            for decode in decodes
+        ]
+
+    def _prefill_path(
+        self, iid: str, prompt_tokens: int, now: float, after_s: float
+    ) -> PrefillPath:
+        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
         profile = self.profiles[iid]
         ahead = self._ledger.backlog_s(iid, now)
         if not self._fits(iid, profile, prompt_tokens, now):
@@ -81,7 +99,7 @@ class Prices:
             iid=iid,
             ahead_s=ahead,
             own_s=profile.prefill_seconds(prompt_tokens),
-            after_s=self._after(profile, prompt_tokens),
+            after_s=after_s,
         )
 
     def _fits(self, iid: str, profile: Profile, prompt_tokens: int, now: float) -> bool:
@@ -93,11 +111,22 @@ class Prices:
         resident = sum(self._ledger.tokens(iid, phase) for phase in legs)
         return profile.fits_memory(pinned + resident + prompt_tokens)
 
-    def _after(self, profile: Profile, prompt_tokens: int) -> float:
-        """From the end of a prefill to a first token, if the TTFT target covers that."""
+    def _after(self, decoders: Sequence[str], prompt_tokens: int) -> float:
+        """From the end of a prefill to the first token, if the TTFT target covers that.
+
+        The handoff to an idle decode engine and its first step, where the two take least.
+        """
         if not self._to_first_token:
             return 0.0
-        return profile.handoff_seconds(prompt_tokens) + profile.idle_interval()
+        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
+        profiles = [self.profiles[iid] for iid in decoders]
+        return min(
+            (
+                profile.handoff_seconds(prompt_tokens) + profile.decode_interval(1, prompt_tokens)
+                for profile in profiles
+            ),
+            default=0.0,
+        )
 
     def decode_paths(
         self, iids: Sequence[str], prompt_tokens: int, output_tokens: int, *, now: float
