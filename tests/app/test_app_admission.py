@@ -208,6 +208,24 @@ def test_work_ahead_does_not_open_a_decode_engine_that_is_spoken_for() -> None:
     play(body, config(tpot=0.035), time=time)
 
 
+@pytest.mark.parametrize("bound", ["pace", "memory"])
+def test_no_request_is_in_the_way_of_its_own_decode(bound: str) -> None:
+    """One fits and two would not: the one is projected to meet its target, and it does."""
+    slow = TimeModel(prefill=(0.0, 0.001, 0.0), decode=(0.01, 0.01, 0.0))
+    capacity = 1200 if bound == "memory" else None
+    made = config(tpot=0.025 if bound == "pace" else 1.0)
+
+    async def main() -> None:
+        fleet_ = open_fleet(made, time=slow, kv_capacity_tokens=capacity, max_model_len=1000)
+        async with fleet_ as fleet, fleet.open_router() as router:
+            rows: list[RequestRow] = []
+            router.telemetry.listen(rows.append)
+            await router.complete(ask(700, max_tokens=100))
+            assert rows[0].attempts[0].decode_why == "only"
+
+    run_seeded(main)
+
+
 def test_of_several_idle_decode_engines_the_journal_says_which_came_second() -> None:
     async def body(fleet: MemoryFleet, router: Router) -> None:
         rows: list[RequestRow] = []

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narwhal.engine import PrefillReply
-    from narwhal.fleet import Reservation
     from narwhal.placement import Choice
     from narwhal.router.core import Core
     from narwhal.router.life import RequestLife
@@ -84,8 +83,6 @@ class Attempt:
         self._ids = f"{life.request_id}-{n}"
         self._pinned_at: float | None = None
         """When the producer began to hold KV cache of which nobody has given account yet."""
-        self._to_come: Reservation | None = None
-        """The decode's claim while it has no engine."""
         self._has_slot = False
 
     def correlation(self, leg: str) -> Correlation:
@@ -104,17 +101,11 @@ class Attempt:
         """Run both legs; None once the client has its whole answer."""
         if not self.core.splits or (self.life.whole and self.times.n == 1):
             return await self._run_whole()
-        self._to_come = self.core.expect_decode(self.life)
+        self.core.expect_decode(self.life)
         try:
             return await self._run_split()
         finally:
-            self._decode_placed()
-
-    def _decode_placed(self) -> None:
-        """The decode has an engine, or will never have one."""
-        if self._to_come is not None:
-            self._to_come.release(trio.current_time())
-            self._to_come = None
+            self.core.decode_placed(self.life)
 
     async def _run_split(self) -> Failure | None:
         prefilled = await self._prefill()
@@ -240,7 +231,7 @@ class Attempt:
         try:
             with trio.CancelScope(deadline=expires) as limit:
                 place = await core.take(Phase.DECODE, life, avoid)
-                self._decode_placed()
+                core.decode_placed(life)
                 self.times.decode_placed(place)
                 failure = await run.dispatch(place.iid, started=prefilled.started, expires=expires)
             if limit.cancelled_caught:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from narwhal.config.serving import Admission
-from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans, Reservation, Trust
+from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans, Trust
 from narwhal.model import FailureClass, Phase, Role
 from narwhal.placement import Candidate, Choice, Why, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
@@ -170,7 +170,10 @@ class Core:
         elif phase is Phase.PREFILL:
             paths = prices.prefill_paths(iids, prompt, now, decoders=self._fit[Phase.DECODE])
         else:
-            decodes = prices.decode_paths(iids, prompt, life.output_tokens, now=now)
+            expected = None if life.expected_decode is None else life.expected_decode.claim
+            decodes = prices.decode_paths(
+                iids, prompt, life.output_tokens, now=now, expected=expected
+            )
             return {path.iid: (path.interval_s, path.meets(targets.tpot_s)) for path in decodes}
         waited = now - life.arrival
         return {path.iid: (path.price_s, targets.met_by(path, waited)) for path in paths}
@@ -200,16 +203,23 @@ class Core:
 
         return await desk.take(pick, lambda iid: self._claim(iid, phase, life), key=iid)
 
-    def expect_decode(self, life: RequestLife) -> Reservation | None:
+    def expect_decode(self, life: RequestLife) -> None:
         """Claim what the decode of a request that is being prefilled will take, of no engine.
 
-        None where nothing is priced by it.
+        Nothing, where nothing is priced by it.
         """
-        if not self.prices.known:
-            return None
-        return self.ledger.reserve(
-            UNPLACED, Phase.DECODE, self._claim(UNPLACED, Phase.DECODE, life), trio.current_time()
-        )
+        if self.prices.known:
+            claim = self._claim(UNPLACED, Phase.DECODE, life)
+            life.expected_decode = self.ledger.reserve(
+                UNPLACED, Phase.DECODE, claim, trio.current_time()
+            )
+
+    @staticmethod
+    def decode_placed(life: RequestLife) -> None:
+        """Give that claim back: the decode has an engine, or will never have one."""
+        if life.expected_decode is not None:
+            life.expected_decode.release(trio.current_time())
+            life.expected_decode = None
 
     def _claim(self, iid: str, phase: Phase, life: RequestLife) -> Claim:
         return self.prices.claim(iid, phase, life.prompt_tokens, life.output_tokens)

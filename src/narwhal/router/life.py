@@ -26,6 +26,7 @@ from narwhal.wire import openai
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from narwhal.fleet import Reservation
     from narwhal.model import Failure, Route
     from narwhal.router.core import Core
     from narwhal.router.reply import Reply
@@ -75,6 +76,8 @@ class RequestLife:
         self.prompt_tokens = 0
         self.whole = False
         """Whether one engine runs both phases of the first attempt."""
+        self.expected_decode: Reservation | None = None
+        """The claim of its decode while that has no engine."""
         self.avoid: frozenset[str] = frozenset()
         self._scope = trio.CancelScope(deadline=self.deadline)
         self._telling = trio.CancelScope()

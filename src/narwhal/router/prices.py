@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from narwhal.config import FleetConfig
     from narwhal.fleet import Ledger, Orphans
     from narwhal.profiles import Profile
+
+
+class _Load(NamedTuple):
+    """Decodes, as they weigh on one engine."""
+
+    requests: float
+    tokens: int
+    """KV tokens at their ends."""
+    mean_tokens: float
+    """KV tokens over their lifetimes."""
 
 
 class Prices:
@@ -129,25 +139,42 @@ class Prices:
         )
 
     def decode_paths(
-        self, iids: Sequence[str], prompt_tokens: int, output_tokens: int, *, now: float
+        self,
+        iids: Sequence[str],
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        now: float,
+        expected: Claim | None = None,
     ) -> list[DecodePath]:
-        """A decode on each of these engines, as it would be with the request there."""
-        return [
-            self._decode_path(iid, len(iids), prompt_tokens, output_tokens, now) for iid in iids
-        ]
+        """A decode on each of these engines, as it would be with the request there.
 
-    def _decode_path(
-        self, iid: str, engines: int, prompt_tokens: int, output_tokens: int, now: float
-    ) -> DecodePath:
+        `expected` is its own claim if it stands among those that have no engine yet: no request
+        is in its own way.
+        """
+        own = Claim(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        to_come = self._to_come(expected, len(iids))
+        return [self._decode_path(iid, own, to_come, now) for iid in iids]
+
+    def _to_come(self, expected: Claim | None, engines: int) -> _Load:
+        """The share of one engine in the decodes that have none yet, without `expected`."""
+        ledger = self._ledger
+        requests = ledger.residents(UNPLACED, Phase.DECODE)
+        tokens = ledger.tokens(UNPLACED, Phase.DECODE)
+        mean_tokens = ledger.mean_tokens(UNPLACED, Phase.DECODE)
+        if expected is not None:
+            requests -= 1
+            tokens -= expected.tokens
+            mean_tokens -= expected.mean_tokens
+        engines = max(1, engines)
+        return _Load(requests / engines, -(-tokens // engines), mean_tokens / engines)
+
+    def _decode_path(self, iid: str, own: Claim, to_come: _Load, now: float) -> DecodePath:
         assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
         profile, ledger = self.profiles[iid], self._ledger
-        own = Claim(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-        to_come = ledger.residents(UNPLACED, Phase.DECODE) / engines
-        requests = 1 + ledger.residents(iid, Phase.DECODE) + to_come
-        mean_tokens = own.mean_tokens + ledger.mean_tokens(iid, Phase.DECODE)
-        mean_tokens += ledger.mean_tokens(UNPLACED, Phase.DECODE) / engines
-        kv_tokens = own.tokens + ledger.tokens(iid, Phase.DECODE)
-        kv_tokens += -(-ledger.tokens(UNPLACED, Phase.DECODE) // engines)
+        requests = 1 + ledger.residents(iid, Phase.DECODE) + to_come.requests
+        mean_tokens = own.mean_tokens + ledger.mean_tokens(iid, Phase.DECODE) + to_come.mean_tokens
+        kv_tokens = own.tokens + ledger.tokens(iid, Phase.DECODE) + to_come.tokens
         capacity = profile.kv_capacity_tokens
         return DecodePath(
             iid=iid,
