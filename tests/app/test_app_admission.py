@@ -89,6 +89,67 @@ def test_the_work_ahead_refuses_and_says_when_to_come_back() -> None:
     play(body)
 
 
+def limited(prefill: int) -> FleetConfig:
+    """One prefill at a time on each engine, and one seat more than are ever asked for."""
+    return config(
+        prefill=prefill,
+        max_connections=50,
+        queue_capacity=5,
+        queue_timeout_s=30.0,
+        prefill_concurrency=1,
+    )
+
+
+@pytest.mark.parametrize("made", [config(), config(prefill=2), limited(1), limited(2)])
+@pytest.mark.parametrize("own", [100, 700, 1900])
+def test_who_comes_back_when_told_to_is_let_in(made: FleetConfig, own: int) -> None:
+    """Whether the work ahead is on engines already, or still in line for them."""
+
+    async def body(fleet: MemoryFleet, router: Router) -> None:
+        done: list[RequestRow] = []
+        router.telemetry.listen(done.append)
+        async with busy_decoders(router) as nursery:
+            for n in range(4):
+                # Let in for sure, however much is ahead by then.
+                router.core.prices.targets = attrs.evolve(router.core.prices.targets, ttft_s=99.0)
+                nursery.start_soon(router.complete, ask(1300, f"{n}"))
+                await trio.sleep(0.01)
+            router.core.prices.targets = attrs.evolve(router.core.prices.targets, ttft_s=2.0)
+            error = await refused(router, ask(own, "late"))
+            assert error.code == "projected_ttft"
+            assert error.outcome.retry_after is not None
+            await trio.sleep(error.outcome.retry_after)
+            await router.complete(ask(own, "late"))
+        row = next(row for row in done if row.prompt_tokens == own and not row.code)
+        assert row.prefill_ttft_s == pytest.approx(row.projected_ttft_s, abs=0.01)
+
+    play(body, made)
+
+
+def test_those_in_the_queue_come_first_and_those_behind_do_not() -> None:
+    """Two wait for the seat with 0.9 s of prefills: that is too much with 1.2 s of one's own."""
+
+    async def body(fleet: MemoryFleet, router: Router) -> None:
+        done: list[RequestRow] = []
+        router.telemetry.listen(done.append)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(router.complete, ask(10, "seated", max_tokens=20))
+            await trio.sleep(0.05)
+            for tokens in (600, 300):
+                nursery.start_soon(router.complete, ask(tokens, f"{tokens}"))
+                await trio.sleep(0.01)
+            assert (await refused(router, ask(1200, "third"))).code == "projected_ttft"
+            assert trio.current_time() < 0.1, "at once"
+            nursery.start_soon(router.complete, ask(800, "fourth"))
+        completed = [row for row in done if row.terminal is Terminal.COMPLETED]
+        assert [row.prompt_tokens for row in completed] == [10, 600, 300, 800]
+        # The first in line is priced again without those behind it.
+        assert completed[1].projected_ttft_s == pytest.approx(0.15 + 0.6, abs=0.02)
+
+    made = config(max_connections=1, queue_capacity=5, queue_timeout_s=30.0, prefill_concurrency=1)
+    play(body, made)
+
+
 def test_what_never_fits_is_not_told_to_come_back() -> None:
     async def body(fleet: MemoryFleet, router: Router) -> None:
         error = await refused(router, ask(2100))
@@ -161,6 +222,7 @@ def test_a_request_that_waits_leaves_when_it_is_too_late_for_any_engine() -> Non
             await trio.sleep(0.05)
             error = await refused(router, ask(400, "second"))
             assert error.code == "projected_ttft"
+            assert "projected after 2.00 s" in str(error)
             # 2 s less the 0.4 s that it takes itself.
             assert trio.current_time() == pytest.approx(0.05 + 1.6, abs=0.02)
 

@@ -187,11 +187,13 @@ class Core:
         whole: bool = False,
     ) -> Place:
         """Wait for a place for a leg of `phase`, on whatever engine suits best when it is free."""
+        prefills = phase is Phase.PREFILL
         return await self.desks[phase].take(
             lambda: self.pick(phase, exclude, life=life, whole=whole),
             lambda iid: self._claim(iid, phase, life),
             key=frozenset(exclude),
             again_at=lambda: self.trust.changes_at(self._fit[phase], phase, trio.current_time()),
+            seconds=self.prices.mean_prefill_s(life.prompt_tokens) if prefills else 0.0,
         )
 
     async def take_on(self, iid: str, phase: Phase, life: RequestLife) -> Place:

@@ -24,8 +24,11 @@ class Gate:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def judge(self, life: RequestLife) -> Verdict | None:
-        """Let a request in or refuse it; None where admission is `open`, which refuses nobody."""
+    def judge(self, life: RequestLife, *, waited: bool = False) -> Verdict | None:
+        """Let a request in or refuse it; None where admission is `open`, which refuses nobody.
+
+        One that has `waited` for a seat is behind nobody who waits for one.
+        """
         core = self._core
         if not core.predictive:
             return None
@@ -33,20 +36,27 @@ class Gate:
         prefills = core.live(Phase.PREFILL, life.avoid, now)
         if not core.splits:
             return self._whole(life, prefills, now)
-        verdict = self._split(life, prefills, core.live(Phase.DECODE, life.avoid, now), now)
+        decodes = core.live(Phase.DECODE, life.avoid, now)
+        line_s = core.desks[Phase.PREFILL].line_s + (0.0 if waited else core.queue.line_s)
+        verdict = self._split(life, prefills, decodes, now, line_s)
         if isinstance(verdict, Refused) and core.prices.backs_up(verdict):
             # A decode engine can run both phases, as long as nothing decodes there.
-            whole = self._whole(life, core.live(Phase.DECODE, life.avoid, now), now)
+            whole = self._whole(life, decodes, now)
             if isinstance(whole, Admitted):
                 return whole
         return verdict
 
     def _split(
-        self, life: RequestLife, prefills: Sequence[str], decodes: Sequence[str], now: float
+        self,
+        life: RequestLife,
+        prefills: Sequence[str],
+        decodes: Sequence[str],
+        now: float,
+        line_s: float,
     ) -> Verdict:
         prices, tokens = self._core.prices, life.prompt_tokens
         return judge(
-            prices.prefill_paths(prefills, tokens, now, decoders=decodes),
+            prices.prefill_paths(prefills, tokens, now, decoders=decodes, line_s=line_s),
             prices.decode_paths(decodes, tokens, life.output_tokens, now=now),
             waited_s=now - life.arrival,
             targets=prices.targets,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import attrs
 
 from narwhal.admission import Cause, DecodePath, OutputHistory, PrefillPath, Targets
-from narwhal.fleet import UNPLACED, Claim
+from narwhal.fleet import UNPLACED, Claim, filled_to
 from narwhal.model import Phase, TtftScope
+from narwhal.profiles import mean_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +52,7 @@ class Prices:
         )
         self.output = OutputHistory()
         self.profiles = profiles
+        self._mean = mean_profile(list(profiles.values())) if profiles else None
         self._ledger = ledger
         self._orphans = orphans
         self._to_first_token = config.slo.ttft_scope is TtftScope.FIRST_TOKEN
@@ -74,14 +76,31 @@ class Prices:
         """Whether another prefill engine could have made the difference."""
         return refused.cause in (Cause.BACKLOG, Cause.NO_ENGINE)
 
+    def mean_prefill_s(self, prompt_tokens: int) -> float:
+        """What a prefill that has no engine yet is predicted to take; 0 if that is not known."""
+        return 0.0 if self._mean is None else self._mean.prefill_seconds(prompt_tokens)
+
     # Paths
 
     def prefill_paths(
-        self, iids: Sequence[str], prompt_tokens: int, now: float, *, decoders: Sequence[str]
+        self,
+        iids: Sequence[str],
+        prompt_tokens: int,
+        now: float,
+        *,
+        decoders: Sequence[str],
+        line_s: float = 0.0,
     ) -> list[PrefillPath]:
-        """A prefill of the prompt, on each of these engines, for a decode on one of `decoders`."""
+        """A prefill of the prompt, on each of these engines, for a decode on one of `decoders`.
+
+        `line_s` is the work that waits for a place on any of them and comes first.
+        """
         after_s = self._after(decoders, prompt_tokens)
-        return [self._prefill_path(iid, prompt_tokens, now, after_s) for iid in iids]
+        paths = [self._prefill_path(iid, prompt_tokens, now, after_s) for iid in iids]
+        if not line_s or not paths:
+            return paths
+        free_in_s = filled_to([path.ahead_s for path in paths], line_s)
+        return [attrs.evolve(path, ahead_s=max(path.ahead_s, free_in_s)) for path in paths]
 
     def whole_paths(
         self, iids: Sequence[str], prompt_tokens: int, output_tokens: int, now: float
