@@ -357,33 +357,53 @@ def test_orphans_are_priced_on_their_producer_until_the_lease_ends() -> None:
     run_seeded(main)
 
 
-def test_the_target_may_cover_what_a_client_sees() -> None:
-    async def main(scope: TtftScope) -> bool:
-        made = config()
-        made = attrs.evolve(made, slo=attrs.evolve(made.slo, ttft_scope=scope))
-        async with open_fleet(made, time=STEADY) as fleet:
-            handoff = HandoffCurve(base_s=0.2, token_s=0.0)
-            profiles = {
-                iid: attrs.evolve(profile, handoff=handoff)
-                for iid, profile in fleet.profiles.items()
-            }
-            router_ = open_router(
-                made,
-                environ={},
-                connect=fleet.connect,
-                rng=random.Random(1),
-                wall_clock=trio.current_time,
-                profiles=profiles,
-            )
-            async with router_ as router:
-                try:
-                    await router.complete(ask(1900))
-                except RequestFailed as failed:
-                    return failed.code != "prompt_too_long"
-                return True
+@asynccontextmanager
+async def scoped_router(scope: TtftScope) -> AsyncIterator[Router]:
+    """One whose target is about `scope`, where the decoder's handoffs are known to take 0.2 s."""
+    made = config()
+    made = attrs.evolve(made, slo=attrs.evolve(made.slo, ttft_scope=scope))
+    async with open_fleet(made, time=STEADY) as fleet:
+        profiles = dict(fleet.profiles)
+        handoff = HandoffCurve(base_s=0.1, token_s=1e-4)
+        profiles["d0"] = attrs.evolve(profiles["d0"], handoff=handoff)
+        router = open_router(
+            made,
+            environ={},
+            connect=fleet.connect,
+            rng=random.Random(1),
+            wall_clock=trio.current_time,
+            profiles=profiles,
+        )
+        async with router as opened:
+            yield opened
 
-    assert run_seeded(main, TtftScope.PREFILL)
-    assert not run_seeded(main, TtftScope.FIRST_TOKEN)
+
+@pytest.mark.parametrize(
+    ("scope", "projected"), [(TtftScope.PREFILL, 1.0), (TtftScope.FIRST_TOKEN, 1.21)]
+)
+def test_the_target_may_cover_what_a_client_sees(scope: TtftScope, projected: float) -> None:
+    """A handoff of 1000 tokens takes 0.2 s by its profile, and a decode step 0.01 s."""
+
+    async def main() -> None:
+        rows: list[RequestRow] = []
+        async with scoped_router(scope) as router:
+            router.telemetry.listen(rows.append)
+            await router.complete(ask(1000, max_tokens=50))
+            if scope is TtftScope.FIRST_TOKEN:
+                assert (await refused(router, ask(1900))).code == "prompt_too_long"
+            else:
+                await router.complete(ask(1900))
+            ratio = router.telemetry.metrics.projection_ratio
+        row = rows[0]
+        assert row.projected_ttft_s == pytest.approx(projected)
+        assert row.prefill_ttft_s == pytest.approx(1.0, abs=0.005)
+        assert row.first_token_ttft_s == pytest.approx(1.01, abs=0.005)
+        assert row.ttft_s == pytest.approx(1.5, abs=0.01), "all of a whole answer"
+        if scope is TtftScope.FIRST_TOKEN:
+            assert row.first_token_ttft_s is not None
+            assert ratio.total == pytest.approx(row.first_token_ttft_s / 1.21)
+
+    run_seeded(main)
 
 
 def test_without_profiles_or_one_of_them_it_does_not_start() -> None:

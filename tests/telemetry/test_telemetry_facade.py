@@ -18,7 +18,7 @@ from telemetry_samples import (
     value,
 )
 
-from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
+from narwhal.model import FailureClass, Limit, Phase, Route, Terminal, TtftScope
 from narwhal.telemetry import JournalFile, RequestRow, encode
 from narwhal.telemetry.catalogue import Endpoint
 
@@ -81,6 +81,22 @@ def test_a_retried_request_counts_once_and_its_attempts_each() -> None:
     assert value(samples, "phase_seconds_total", phase="prefill") == pytest.approx(0.3)
     assert value(samples, "queue_wait_seconds_sum") == 0.25
     assert value(samples, "request_seconds_sum") == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("scope", "ratio"), [(TtftScope.PREFILL, 3.0 / 2.5), (TtftScope.FIRST_TOKEN, 3.05 / 2.5)]
+)
+def test_a_projection_is_compared_with_what_it_was_about(scope: TtftScope, ratio: float) -> None:
+    telemetry = make_telemetry(ttft_scope=scope)
+    telemetry.request_ended(ROW)
+    assert value(scraped(telemetry), "ttft_projection_ratio_count") == 0, "it was retried"
+    telemetry.request_ended(attrs.evolve(ROW, attempts=ROW.attempts[1:]))
+    samples = scraped(telemetry)
+    assert value(samples, "ttft_projection_ratio_count") == 1
+    assert value(samples, "ttft_projection_ratio_sum") == pytest.approx(ratio)
+    assert value(samples, "prefill_ttft_seconds_sum") == pytest.approx(6.0)
+    assert value(samples, "first_token_ttft_seconds_sum") == pytest.approx(6.1)
+    assert value(samples, "ttft_seconds_sum") == pytest.approx(6.2)
 
 
 def test_a_request_that_never_waited_is_not_in_the_queue_s_histogram() -> None:

@@ -305,6 +305,7 @@ class RequestLife:
         if whole:
             self.prefill_ended(now)
         self.record.first_token_at = now
+        self.record.first_token_ttft_s = now - self.arrival
 
     async def write(self, out: bytes) -> None:
         """Send complete events on, waiting for the client if need be."""

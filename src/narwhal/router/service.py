@@ -77,6 +77,7 @@ class Router:
         self._telemetry = Telemetry(
             engines=[spec.iid for spec in config.engines],
             ttft_s=config.slo.ttft_s,
+            ttft_scope=config.slo.ttft_scope,
             tpot_s=config.slo.tpot_s,
             version=__version__,
             model=config.model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from narwhal.model import Limit, Route, Terminal
+from narwhal.model import Limit, Route, Terminal, TtftScope
 from narwhal.telemetry.catalogue import Endpoint, StatusClass
 from narwhal.telemetry.codes import code_label
 from narwhal.telemetry.journal import Journal
@@ -52,6 +52,7 @@ class Telemetry:
         version: str,
         model: str,
         started: float,
+        ttft_scope: TtftScope = TtftScope.PREFILL,
         journaled: bool = False,
     ) -> None:
         """`started` is now on the clock that `state` will be asked with.
@@ -63,6 +64,7 @@ class Telemetry:
         )
         self.journal = Journal()
         self._journaled = journaled
+        self._ttft_scope = ttft_scope
         self._version = version
         self._model = model
         self._started = started
@@ -154,12 +156,20 @@ class Telemetry:
             metrics.ttft.observe(row.ttft_s)
         if row.prefill_ttft_s is not None:
             metrics.prefill_ttft.observe(row.prefill_ttft_s)
-            if row.projected_ttft_s and len(row.attempts) == 1:
-                metrics.projection_ratio.observe(row.prefill_ttft_s / row.projected_ttft_s)
+        if row.first_token_ttft_s is not None:
+            metrics.first_token_ttft.observe(row.first_token_ttft_s)
+        self._compare(row)
         if row.tpot_s is not None:
             metrics.tpot.observe(row.tpot_s)
         if row.terminal is Terminal.COMPLETED:
             metrics.request.observe(row.request_s)
+
+    def _compare(self, row: RequestRow) -> None:
+        """Projected and actual, of the same stretch of time."""
+        to_first_token = self._ttft_scope is TtftScope.FIRST_TOKEN
+        actual = row.first_token_ttft_s if to_first_token else row.prefill_ttft_s
+        if actual is not None and row.projected_ttft_s and len(row.attempts) == 1:
+            self.metrics.projection_ratio.observe(actual / row.projected_ttft_s)
 
     def _count_tokens(self, row: RequestRow) -> None:
         if row.prompt_tokens is not None and row.prefill_ttft_s is not None:
