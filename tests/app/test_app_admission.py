@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -317,6 +318,8 @@ def test_a_fleet_of_one_role_tells_never_from_not_now(tokens: int) -> None:
             error = await refused(router, ask(tokens, "third"))
             expected = ("no_engine", 1) if tokens == 100 else ("prompt_too_long", None)
             assert (error.code, error.outcome.retry_after) == expected
+            pools = json.loads(router.telemetry.state(trio.current_time()))["pools"]
+            assert pools == {"prefill": ["p0", "p1"], "decode": ["p0", "p1"]}
         assert [fleet[iid].stats.prompt_tokens for iid in ("p0", "p1")] == [100, 100]
 
     play(body, config(prefill=2, decode=0))

@@ -89,6 +89,7 @@ LIVE = LiveState(
     waiting=3,
     retained=7,
     retry_credits=9.5,
+    takers={Phase.PREFILL: ("n0",), Phase.DECODE: ("n0", "n1")},
     engines=tuple(
         EngineView(
             iid=iid,

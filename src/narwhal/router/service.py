@@ -219,6 +219,7 @@ class Router:
             retained=core.retained,
             retry_credits=core.credits.available,
             engines=tuple(self._engine_view(spec) for spec in self.config.engines),
+            takers={phase: tuple(core.fit(phase)) for phase in core.ledger.PHASES},
         )
 
     def _engine_view(self, spec: EngineSpec) -> EngineView:

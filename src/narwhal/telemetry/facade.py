@@ -13,7 +13,8 @@ from narwhal.telemetry.live import LiveState
 from narwhal.telemetry.metrics import Metrics
 from narwhal.telemetry.rows import StopRow
 from narwhal.telemetry.scrape import live_readings
-from narwhal.telemetry.state import Totals, encode_state, state_document
+from narwhal.telemetry.state import encode_state, state_document
+from narwhal.telemetry.totals import Totals, admission_totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ CLIENT_GONE = 499
 """The status that logs conventionally give a request whose client left: it was sent none."""
 
 _ENDPOINT = {Route.COMPLETIONS: Endpoint.COMPLETIONS, Route.CHAT: Endpoint.CHAT}
+_TURNED_AWAY = frozenset({Terminal.REJECTED, Terminal.REFUSED})
 _CLASSES = {2: StatusClass.SUCCESS, 4: StatusClass.CLIENT, 5: StatusClass.SERVER}
 
 
@@ -74,6 +76,7 @@ class Telemetry:
         self._listeners: list[Callable[[RequestRow], None]] = []
         self._received = 0
         self._terminals = dict.fromkeys(Terminal, 0)
+        self._rejections: dict[str, int] = {}
         self._limits = dict.fromkeys(Limit, 0)
         self._attempts = 0
         self._retries = 0
@@ -108,6 +111,7 @@ class Telemetry:
             kv_released=self._kv_released,
             kv_orphaned=self._kv_orphaned,
             journal_dropped=self.journal.dropped,
+            admission=admission_totals(self.metrics, self._rejections, self._ttft_scope),
         )
 
     # Requests
@@ -120,6 +124,9 @@ class Telemetry:
     def request_ended(self, row: RequestRow) -> None:
         """It reached its terminal. Called once, with all there is to know about it."""
         self._terminals[row.terminal] += 1
+        if row.terminal in _TURNED_AWAY:
+            code = code_label(row.code)
+            self._rejections[code] = self._rejections.get(code, 0) + 1
         self._recent.append(row)
         if self._journaled:
             self.journal.append_nowait(row)
