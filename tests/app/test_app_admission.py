@@ -360,6 +360,42 @@ def test_orphans_are_priced_on_their_producer_until_the_lease_ends() -> None:
     run_seeded(main)
 
 
+def test_what_a_failed_release_leaves_behind_is_priced_until_the_lease_ends() -> None:
+    """Two prompts that nobody pulls fill the producer: a third fits when their leases end."""
+    time = TimeModel(prefill=(0.0, 0.0005, 0.0), decode=(0.01, 0.0, 0.0))
+
+    async def main() -> None:
+        made = config(request_timeout_s=90.0, decode_concurrency=1)
+        fleet_ = open_fleet(made, time=time, kv_capacity_tokens=8000, max_model_len=4000)
+        async with fleet_ as fleet, fleet.open_router() as router, busy_decoders(router, 3000):
+            fleet.fail_with("early;status(500)", iid="d0")
+            for n in range(2):
+                # Prefilled after 1.75 s, and then it waits for the place that is taken.
+                with trio.move_on_after(1.8):
+                    await router.complete(ask(3500, f"{n}"))
+            pinned_at = trio.current_time() - 0.05
+            await trio.sleep(1)
+            fleet.fail_with(iid="d0")
+            assert router.core.orphans.tokens("p0", trio.current_time()) == 7000
+            (view, _) = router.live_state().engines
+            assert (view.orphan_tokens, view.backlog_s) == (7000, 0.0)
+            error = await refused(router, ask(1500, "third"))
+            assert error.code == "projected_ttft"
+            lease_s = made.engine.kv_lease_s
+            again = error.outcome.retry_after
+            assert again is not None
+            # The wait that it is told and the 1.25 s that it may wait itself reach that far.
+            assert trio.current_time() + again + 1.25 >= pinned_at + lease_s
+            assert trio.current_time() + again < pinned_at + lease_s
+            with trio.move_on_after(0.5):
+                await router.complete(ask(600, "fits beside them"))
+            assert fleet["p0"].stats.prompt_tokens == 2 + 7000 + 600
+            await trio.sleep(again)
+            await router.complete(ask(1500, "third"))
+
+    run_seeded(main)
+
+
 @asynccontextmanager
 async def scoped_router(scope: TtftScope) -> AsyncIterator[Router]:
     """One whose target is about `scope`, where the decoder's handoffs are known to take 0.2 s."""
