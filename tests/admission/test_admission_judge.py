@@ -97,7 +97,7 @@ def test_a_wait_counts_and_so_does_a_margin() -> None:
     assert isinstance(judge(paths, [], waited_s=0.6, targets=wider), Admitted)
 
 
-SECONDS = st.floats(0, 20)
+SECONDS = st.floats(0, 1) | st.floats(0, 20)
 PREFILLS = st.lists(
     st.builds(
         PrefillPath,

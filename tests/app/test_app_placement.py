@@ -14,6 +14,7 @@ import trio
 from narwhal import RequestFailed, Router, open_router
 from narwhal.config import FleetConfig
 from narwhal.emulator import text_of
+from narwhal.model import Phase
 from narwhal.telemetry import RequestRow
 from narwhal.testing import TimeModel, fleet_config, open_fleet, run_seeded
 
@@ -85,7 +86,7 @@ def test_equal_prices_are_settled_by_name() -> None:
 
 def test_if_all_are_late_the_least_late_takes_it_and_that_is_counted() -> None:
     """Open admission lets 3 s of work onto one engine and 2.4 s onto the other: 2 s are allowed."""
-    counted: list[dict[str, int]] = []
+    counted: list[dict[Phase, int]] = []
 
     async def body(router: Router, rows: list[RequestRow]) -> None:
         async with trio.open_nursery() as nursery:
