@@ -39,7 +39,11 @@ class Gate:
         decodes = core.live(Phase.DECODE, life.avoid, now)
         line_s = core.desks[Phase.PREFILL].line_s + (0.0 if waited else core.queue.line_s)
         verdict = self._split(life, prefills, decodes, now, line_s)
-        if isinstance(verdict, Refused) and core.prices.backs_up(verdict):
+        if (
+            isinstance(verdict, Refused)
+            and core.prices.backs_up(verdict)
+            and core.prices.any_idle_decoder(decodes)
+        ):
             # A decode engine can run both phases, as long as nothing decodes there.
             whole = self._whole(life, decodes, now)
             if isinstance(whole, Admitted):

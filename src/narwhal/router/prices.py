@@ -80,6 +80,10 @@ class Prices:
         """What a prefill that has no engine yet is predicted to take; 0 if that is not known."""
         return 0.0 if self._mean is None else self._mean.prefill_seconds(prompt_tokens)
 
+    def any_idle_decoder(self, iids: Sequence[str]) -> bool:
+        """Whether there is an engine on which nothing decodes."""
+        return not all(self._ledger.residents(iid, Phase.DECODE) for iid in iids)
+
     # Paths
 
     def prefill_paths(
@@ -108,16 +112,16 @@ class Prices:
         """Both phases on each of these engines. The first token is the prefill's own."""
         decodes = self.decode_paths(iids, prompt_tokens, output_tokens, now=now)
         return [
-            attrs.evolve(
-                self._prefill_path(decode.iid, prompt_tokens, now, 0.0),
-                decode=decode,
-                measured=not self._ledger.residents(decode.iid, Phase.DECODE),
-            )
-            for decode in decodes
+            self._prefill_path(decode.iid, prompt_tokens, now, 0.0, decode) for decode in decodes
         ]
 
     def _prefill_path(
-        self, iid: str, prompt_tokens: int, now: float, after_s: float
+        self,
+        iid: str,
+        prompt_tokens: int,
+        now: float,
+        after_s: float,
+        decode: DecodePath | None = None,
     ) -> PrefillPath:
         assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
         profile = self.profiles[iid]
@@ -129,6 +133,8 @@ class Prices:
             ahead_s=ahead,
             own_s=profile.prefill_seconds(prompt_tokens),
             after_s=after_s,
+            decode=decode,
+            measured=decode is None or not self._ledger.residents(iid, Phase.DECODE),
         )
 
     def _fits(self, iid: str, profile: Profile, prompt_tokens: int, now: float) -> bool:
