@@ -390,7 +390,9 @@ def test_what_a_failed_release_leaves_behind_is_priced_until_the_lease_ends() ->
             with trio.move_on_after(0.5):
                 await router.complete(ask(600, "fits beside them"))
             assert fleet["p0"].stats.prompt_tokens == 2 + 7000 + 600
-            await trio.sleep(again)
+            await trio.sleep(again - 6)
+            assert (await refused(router, ask(1500, "too soon"))).code == "projected_ttft"
+            await trio.sleep(6)
             await router.complete(ask(1500, "third"))
 
     run_seeded(main)
