@@ -151,6 +151,24 @@ def test_those_in_the_queue_come_first_and_those_behind_do_not() -> None:
     play(body, made)
 
 
+def test_who_finds_the_seat_taken_is_told_how_long_the_last_one_had_it() -> None:
+    async def body(fleet: MemoryFleet, router: Router) -> None:
+        await router.complete(ask(10, "one", max_tokens=500))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(router.complete, ask(10, "two", max_tokens=500))
+            await trio.sleep(0.1)
+            with pytest.raises(RequestFailed) as caught:
+                await router.complete(ask(10, "three"))
+            assert caught.value.code == "queue_full"
+            assert (
+                caught.value.outcome.retry_after == 6
+            )  # 10 ms for each of 500 tokens, and a prefill
+            await trio.sleep(6)
+            await router.complete(ask(10, "three"))
+
+    play(body, config(max_connections=1))
+
+
 def test_what_never_fits_is_not_told_to_come_back() -> None:
     async def body(fleet: MemoryFleet, router: Router) -> None:
         error = await refused(router, ask(2100))

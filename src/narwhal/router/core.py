@@ -12,6 +12,7 @@ from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans, Trust
 from narwhal.model import FailureClass, Phase, Role
 from narwhal.placement import Candidate, Choice, Why, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
+from narwhal.router.drain import ServiceTime
 from narwhal.router.errands import Errands
 from narwhal.router.gate import Gate
 from narwhal.router.lives import Lives
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
     from narwhal.telemetry import Telemetry
-
-# Weight of the newest request in the mean service time that Retry-After is projected from.
-_SERVICE_ALPHA = 0.1
-_LONGEST_RETRY_AFTER_S = 60
 
 
 class Core:
@@ -79,7 +76,7 @@ class Core:
         self.retained = 0
         self.retained_limit = serving.max_connections + serving.queue_capacity
         self.draining = False
-        self._service_s = 0.0
+        self.service = ServiceTime()
         by_role = {
             role: [iid for iid, engine in engines.items() if engine.role is role] for role in Role
         }
@@ -263,21 +260,9 @@ class Core:
         for desk in self.desks.values():
             desk.serve_waiters()
 
-    # Projections
-
-    def served(self, seconds: float) -> None:
-        """A request was served from admission to its end in `seconds`."""
-        self._service_s += _SERVICE_ALPHA * (seconds - self._service_s)
-
     def drain_seconds(self) -> int:
-        """When a seat can be expected to be free for a newcomer: whole seconds, at least 1.
-
-        By Little's law seats come free at `seats / service time`, and everyone who waits goes
-        first.
-        """
-        ahead = self.queue.waiting + 1
-        wait = self._service_s * ahead / self.queue.seats
-        return max(1, min(_LONGEST_RETRY_AFTER_S, math.ceil(wait)))
+        """When a newcomer can expect a seat: whole seconds, at least 1."""
+        return self.service.drain_s(waiting=self.queue.waiting, seats=self.queue.seats)
 
     # Shutdown
 

@@ -221,7 +221,7 @@ class RequestLife:
         finally:
             core.queue.leave()
         if outcome.terminal is Terminal.COMPLETED:
-            core.served(trio.current_time() - begun)
+            core.service.served(trio.current_time() - begun)
         return outcome
 
     @property
