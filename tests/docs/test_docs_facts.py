@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from docs_pages import DOCS, ROOT, section, table
@@ -19,7 +20,7 @@ from narwhal.model import FailureClass, Phase
 from narwhal.net import MemoryNetwork, Server, pool
 from narwhal.net.server import ServerOptions
 from narwhal.router import errands, life, service
-from narwhal.telemetry import facade, journal
+from narwhal.telemetry import Telemetry, facade, journal
 
 SOURCES = Path(narwhal.__file__).parent
 PACKAGES = "|".join(path.parent.name for path in SOURCES.glob("*/__init__.py"))
@@ -176,3 +177,17 @@ def test_trust_is_lost_and_won_as_the_page_says() -> None:
     assert not standing.doubtful("d0", Phase.DECODE, now + 30)
     standing.failed("d0", Phase.DECODE, FailureClass.CONNECTION, now)
     assert all(standing.doubtful("d0", phase, now) for phase in trust.Trust.PHASES)
+
+
+def test_the_state_document_s_keys() -> None:
+    telemetry = Telemetry(
+        engines=["n0"], ttft_s=1.0, tpot_s=1.0, version="9.9", model="m", started=0.0
+    )
+    state = msgspec.json.decode(telemetry.state(1.0))
+    rows = table(HTTP, "## The state document")
+    assert {key for row in rows for key in re.findall(r"`(\w+)`", row[0])} - {"narwhal"} == set(
+        state
+    )
+    (admission,) = (row[1] for row in rows if row[0] == "`admission`")
+    assert set(re.findall(r"`(\w+)`", admission)) == set(state["admission"])
+    assert f"last {facade.RECENT_OUTCOMES} requests" in words("http-api.md")

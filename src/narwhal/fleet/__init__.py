@@ -3,9 +3,9 @@
 Pure: every method takes `now` where time matters, nothing waits, nothing is read from a clock.
 """
 
-from narwhal.fleet.backlog import Backlog
+from narwhal.fleet.backlog import Backlog, filled_to
 from narwhal.fleet.ledger import UNPLACED, Claim, Ledger, Reservation
 from narwhal.fleet.orphans import Orphans
 from narwhal.fleet.trust import Trust
 
-__all__ = ["UNPLACED", "Backlog", "Claim", "Ledger", "Orphans", "Reservation", "Trust"]
+__all__ = ["UNPLACED", "Backlog", "Claim", "Ledger", "Orphans", "Reservation", "Trust", "filled_to"]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Backlog:
@@ -42,3 +46,21 @@ class Backlog:
         first = next(iter(self._seconds.values()))
         done = min(first, max(0.0, now - self._began))
         return max(0.0, self._total - done)
+
+
+def filled_to(backlogs: Sequence[float], line_s: float) -> float:
+    """When the first engine is free for whoever comes after a line of `line_s` seconds of work.
+
+    The line is spread over engines like water, to where there is least: as prefills are not
+    divided, nobody waits longer than this while each goes to an engine that is free. The least
+    backlog, if there is no line. Raises `ValueError` without engines.
+    """
+    if not backlogs:
+        raise ValueError("no engines to fill")
+    total, *higher = sorted(backlogs)
+    total += line_s
+    for engines, backlog in enumerate(higher, 1):
+        if total <= engines * backlog:
+            return total / engines
+        total += backlog
+    return total / len(backlogs)

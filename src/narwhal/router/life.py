@@ -26,6 +26,7 @@ from narwhal.wire import openai
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from narwhal.fleet import Reservation
     from narwhal.model import Failure, Route
     from narwhal.router.core import Core
     from narwhal.router.reply import Reply
@@ -73,8 +74,10 @@ class RequestLife:
         self.record = Record(client_id=client_id)
         self.request: CompletionRequest
         self.prompt_tokens = 0
-        self.whole_on: str | None = None
-        """The engine that runs both phases of the first attempt, if one is to."""
+        self.whole = False
+        """Whether one engine runs both phases of the first attempt."""
+        self.expected_decode: Reservation | None = None
+        """The claim of its decode while that has no engine."""
         self.avoid: frozenset[str] = frozenset()
         self._scope = trio.CancelScope(deadline=self.deadline)
         self._telling = trio.CancelScope()
@@ -218,7 +221,7 @@ class RequestLife:
         finally:
             core.queue.leave()
         if outcome.terminal is Terminal.COMPLETED:
-            core.served(trio.current_time() - begun)
+            core.service.served(trio.current_time() - begun)
         return outcome
 
     @property
@@ -302,6 +305,7 @@ class RequestLife:
         if whole:
             self.prefill_ended(now)
         self.record.first_token_at = now
+        self.record.first_token_ttft_s = now - self.arrival
 
     async def write(self, out: bytes) -> None:
         """Send complete events on, waiting for the client if need be."""

@@ -62,6 +62,8 @@ class LiveState:
     """Requests held in memory."""
     retry_credits: float = 0.0
     engines: tuple[EngineView, ...] = ()
+    takers: Mapping[Phase, tuple[str, ...]] = attrs.field(factory=dict)
+    """The engines that take legs of each phase, by `iid`; an engine may take both."""
 
 
 class StateSource(Protocol):
