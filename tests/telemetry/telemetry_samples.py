@@ -101,6 +101,7 @@ LIVE = LiveState(
             residents={Phase.PREFILL: 3, Phase.DECODE: 4},
             reserved_tokens=2048,
             backlog_s=1.5,
+            pace={Phase.PREFILL: 1.25},
             orphan_tokens=512,
             pools={
                 Pool.SERVING: PoolView(idle=5, busy=6, waiting=8),

@@ -78,6 +78,7 @@ def test_an_engine_is_shown_with_all_that_is_known_of_it() -> None:
         "residents": {"prefill": 3, "decode": 4},
         "reserved_tokens": 2048,
         "backlog_s": 1.5,
+        "pace": {"prefill": 1.25},
         "orphan_tokens": 512,
         "pools": {
             "serving": {"idle": 5, "busy": 6, "waiting": 8},

@@ -6,6 +6,21 @@ Pure: every method takes `now` where time matters, nothing waits, nothing is rea
 from narwhal.fleet.backlog import Backlog, filled_to
 from narwhal.fleet.ledger import UNPLACED, Claim, Ledger, Reservation
 from narwhal.fleet.orphans import Orphans
+from narwhal.fleet.pace import DECODE_MEMORY, DECODE_PRIOR, Caution, Pace, Steps
 from narwhal.fleet.trust import Trust
 
-__all__ = ["UNPLACED", "Backlog", "Claim", "Ledger", "Orphans", "Reservation", "Trust", "filled_to"]
+__all__ = [
+    "DECODE_MEMORY",
+    "DECODE_PRIOR",
+    "UNPLACED",
+    "Backlog",
+    "Caution",
+    "Claim",
+    "Ledger",
+    "Orphans",
+    "Pace",
+    "Reservation",
+    "Steps",
+    "Trust",
+    "filled_to",
+]

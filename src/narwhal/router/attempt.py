@@ -190,6 +190,7 @@ class Attempt:
             self.life.counted_by_engine(answer.prompt_tokens)
             held = self._held(answer.handoff, reply, place)
         self.core.trust.succeeded(place.iid, Phase.PREFILL)
+        place.done()
         self.life.prefill_ended(now)
         return Prefilled(started=started, held=held, template=template)
 
@@ -287,14 +288,17 @@ class Attempt:
 
     async def _prefill_whole(self, run: DecodeRun, iid: str) -> bytes | Failure:
         core = self.core
-        with await core.take_on(iid, Phase.PREFILL, self.life):
+        with await core.take_on(iid, Phase.PREFILL, self.life) as place:
             self.life.dispatched()
             started = trio.current_time()
             with trio.CancelScope(
                 deadline=started + core.config.serving.prefill_timeout_s
             ) as limit:
                 failure = await run.dispatch(iid, started=started, expires=inf)
-                return failure or await run.first_token()
+                out = failure or await run.first_token()
+                if isinstance(out, bytes):
+                    place.done()
+                return out
             assert limit.cancelled_caught  # noqa: S101 - for the type checker
             return self.timed_out(Limit.PREFILL, Phase.PREFILL, iid)
 

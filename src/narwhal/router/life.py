@@ -13,6 +13,7 @@ from narwhal.model import (
     Phase,
     Stopwatch,
     Terminal,
+    TtftScope,
 )
 from narwhal.retry import NoRetry
 from narwhal.router import outcomes
@@ -298,14 +299,22 @@ class RequestLife:
 
     def prefill_ended(self, now: float) -> None:
         """A prefill answered."""
-        self.record.prefill_ttft_s = now - self.arrival
+        self.record.prefill_ttft_s = ttft = now - self.arrival
+        self._turned_out(TtftScope.PREFILL, ttft)
 
     def first_token(self, now: float, *, whole: bool) -> None:
         """The engine generated its first token; in a plain leg that ends the prefill."""
         if whole:
             self.prefill_ended(now)
         self.record.first_token_at = now
-        self.record.first_token_ttft_s = now - self.arrival
+        self.record.first_token_ttft_s = ttft = now - self.arrival
+        self._turned_out(TtftScope.FIRST_TOKEN, ttft)
+
+    def _turned_out(self, scope: TtftScope, ttft_s: float) -> None:
+        """Compare with what was projected, if the projection was of that and the first attempt."""
+        projected = self.record.projected_ttft_s
+        if scope is self.core.config.slo.ttft_scope and projected and not self.record.attempts:
+            self.core.prices.turned_out(projected, ttft_s)
 
     async def write(self, out: bytes) -> None:
         """Send complete events on, waiting for the client if need be."""

@@ -11,6 +11,7 @@ from narwhal.admission import Cause, DecodePath, OutputHistory, PrefillPath, Tar
 from narwhal.fleet import UNPLACED, Claim, filled_to
 from narwhal.model import Phase, TtftScope
 from narwhal.profiles import mean_profile
+from narwhal.router.paces import Paces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +52,7 @@ class Prices:
             margin=config.serving.admission_margin,
         )
         self.output = OutputHistory()
+        self.paces = Paces(ledger, profiles)
         self.profiles = profiles
         self._mean = mean_profile(list(profiles.values())) if profiles else None
         self._ledger = ledger
@@ -70,6 +72,16 @@ class Prices:
         if self.profiles is not None:
             seconds = self.profiles[iid].prefill_seconds(prompt_tokens)
         return Claim(prompt_tokens=prompt_tokens, seconds=seconds)
+
+    def _prefill_s(self, iid: str, prompt_tokens: int) -> float:
+        """Seconds of a prefill that has the engine to itself, at the pace of late."""
+        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
+        own = self.profiles[iid].prefill_seconds(prompt_tokens)
+        return own * self.paces.of(iid, Phase.PREFILL)
+
+    def turned_out(self, projected_s: float, ttft_s: float) -> None:
+        """A TTFT that was projected to be `projected_s` was `ttft_s`."""
+        self.paces.projected(projected_s, ttft_s, budget_s=self.targets.budget_s)
 
     @staticmethod
     def backs_up(refused: Refused) -> bool:
@@ -103,6 +115,7 @@ class Prices:
         paths = [self._prefill_path(iid, prompt_tokens, now, after_s) for iid in iids]
         if not line_s or not paths:
             return paths
+        line_s *= self.paces.mean(iids, Phase.PREFILL) * self.paces.caution
         free_in_s = filled_to([path.ahead_s for path in paths], line_s)
         return [attrs.evolve(path, ahead_s=max(path.ahead_s, free_in_s)) for path in paths]
 
@@ -125,13 +138,13 @@ class Prices:
     ) -> PrefillPath:
         assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
         profile = self.profiles[iid]
-        ahead = self._ledger.backlog_s(iid, now)
+        ahead = self._ledger.backlog_s(iid, now) * self.paces.caution
         if not self._fits(iid, profile, prompt_tokens, now):
             ahead = max(ahead, self._orphans.last_ends(iid, now) - now)
         return PrefillPath(
             iid=iid,
             ahead_s=ahead,
-            own_s=profile.prefill_seconds(prompt_tokens),
+            own_s=self._prefill_s(iid, prompt_tokens),
             after_s=after_s,
             decode=decode,
             measured=decode is None or not self._ledger.residents(iid, Phase.DECODE),
@@ -200,11 +213,12 @@ class Prices:
         requests = 1 + ledger.residents(iid, Phase.DECODE) + to_come.requests
         mean_tokens = own.mean_tokens + ledger.mean_tokens(iid, Phase.DECODE) + to_come.mean_tokens
         kv_tokens = own.tokens + ledger.tokens(iid, Phase.DECODE) + to_come.tokens
+        pace = self.paces.of(iid, Phase.DECODE)
         capacity = profile.kv_capacity_tokens
         return DecodePath(
             iid=iid,
-            interval_s=profile.decode_interval(requests, mean_tokens),
-            alone_s=profile.decode_interval(1, own.mean_tokens),
+            interval_s=pace * profile.decode_interval(requests, mean_tokens),
+            alone_s=pace * profile.decode_interval(1, own.mean_tokens),
             kv_tokens=kv_tokens + self._orphans.tokens(iid, now),
             own_tokens=own.tokens,
             capacity=inf if capacity is None else capacity,

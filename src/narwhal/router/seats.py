@@ -47,6 +47,10 @@ class Place:
     ) -> None:
         self.release()
 
+    def done(self) -> None:
+        """The leg came to its end, and took the engine as long as it now has."""
+        self.reservation.done = True
+
     def release(self) -> None:
         """Give the place back, exactly once; whoever waits and can use it has it on return."""
         self.reservation.release(trio.current_time())

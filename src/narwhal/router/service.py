@@ -239,6 +239,7 @@ class Router:
             residents=residents,
             reserved_tokens=sum(core.ledger.tokens(iid, phase) for phase in legs),
             backlog_s=core.ledger.backlog_s(iid, now),
+            pace={phase: core.prices.paces.of(iid, phase) for phase in legs},
             orphan_tokens=core.orphans.tokens(iid, now),
             pools={
                 Pool.SERVING: _pool_view(pools.data),

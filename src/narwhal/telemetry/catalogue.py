@@ -266,6 +266,14 @@ CATALOGUE: tuple[Metric, ...] = (
         scraped=True,
     ),
     Metric(
+        "pace_ratio",
+        Kind.GAUGE,
+        "ratio",
+        "What an engine's work takes over what its profile says, of late; 1 until that is known.",
+        (ENGINE, LEG),
+        scraped=True,
+    ),
+    Metric(
         "kv_tokens",
         Kind.GAUGE,
         "tokens",

@@ -91,6 +91,7 @@ def _engine(engine: EngineView) -> dict[str, object]:
         "residents": dict(engine.residents),
         "reserved_tokens": engine.reserved_tokens,
         "backlog_s": round(engine.backlog_s, 6),
+        "pace": {phase: round(ratio, 6) for phase, ratio in engine.pace.items()},
         "orphan_tokens": engine.orphan_tokens,
         "pools": {
             pool: {"idle": view.idle, "busy": view.busy, "waiting": view.waiting}
