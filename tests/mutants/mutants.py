@@ -100,12 +100,12 @@ MUTANTS = [
         old="""        finally:
             core.queue.leave()
         if outcome.terminal is Terminal.COMPLETED:
-            core.served""",
+            core.service.served""",
         new="""        finally:
             pass
         if outcome.terminal is Terminal.COMPLETED:
             core.queue.leave()
-            core.served""",
+            core.service.served""",
     ),
     Mutant(
         name="a place is not given back when its decode failed",
