@@ -273,6 +273,8 @@ def test_pages() -> None:
         state = (await world.get("/narwhal/state")).json
         assert state["requests"]["terminals"]["completed"] == 1
         assert {e["iid"] for e in state["engines"]} == {"p0", "d0"}
+        assert state["pools"] == {"prefill": ["p0"], "decode": ["d0"]}
+        assert state["admission"]["offers"] == {"sized": 1, "unsized": 0}
         metrics = (await world.get("/metrics")).body.decode()
         assert 'narwhal_requests_total{route="completions",terminal="completed"} 1.0' in metrics
         head = await world.get("/health", "HEAD")

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from docs_pages import DOCS, ROOT, section, table
@@ -19,7 +20,8 @@ from narwhal.model import FailureClass, Phase
 from narwhal.net import MemoryNetwork, Server, pool
 from narwhal.net.server import ServerOptions
 from narwhal.router import errands, life, service
-from narwhal.telemetry import facade, journal
+from narwhal.simulate.overload import Arm, Experiment
+from narwhal.telemetry import Telemetry, facade, journal
 
 SOURCES = Path(narwhal.__file__).parent
 PACKAGES = "|".join(path.parent.name for path in SOURCES.glob("*/__init__.py"))
@@ -176,3 +178,33 @@ def test_trust_is_lost_and_won_as_the_page_says() -> None:
     assert not standing.doubtful("d0", Phase.DECODE, now + 30)
     standing.failed("d0", Phase.DECODE, FailureClass.CONNECTION, now)
     assert all(standing.doubtful("d0", phase, now) for phase in trust.Trust.PHASES)
+
+
+def test_the_state_document_s_keys() -> None:
+    telemetry = Telemetry(
+        engines=["n0"], ttft_s=1.0, tpot_s=1.0, version="9.9", model="m", started=0.0
+    )
+    state = msgspec.json.decode(telemetry.state(1.0))
+    rows = table(HTTP, "## The state document")
+    assert {key for row in rows for key in re.findall(r"`(\w+)`", row[0])} - {"narwhal"} == set(
+        state
+    )
+    (admission,) = (row[1] for row in rows if row[0] == "`admission`")
+    assert set(re.findall(r"`(\w+)`", admission)) == set(state["admission"])
+    assert f"last {facade.RECENT_OUTCOMES} requests" in words("http-api.md")
+
+
+def test_overload_is_measured_as_the_page_says() -> None:
+    page = (DOCS / "admission.md").read_text(encoding="utf-8")
+    experiment, text = Experiment(), words("admission.md")
+    capacity = experiment.capacity
+    assert f"Here that is {capacity.rate:.1f} requests/s: two prefill engines at" in text
+    assert f"{capacity.prefill_s:.4f} s a prompt" in text
+    assert f"{capacity.seats} requests each would do {capacity.decode_rate:.1f}." in text
+    assert f"after {experiment.warm_up_s:g} s under load" in text
+    rows = table(page, "## Under overload")
+    assert len(rows) == len(Arm) * len(experiment.loads)
+    for row, point in zip(rows, experiment.points, strict=True):
+        assert row[1:3] == [f"{point.load:g}", f"{point.load * capacity.rate:.1f}"]
+    decode_bound = Experiment(prefill=9, decode=1, requests=600).capacity
+    assert f"capacity of {decode_bound.rate:.1f} requests/s" in text

@@ -100,12 +100,12 @@ MUTANTS = [
         old="""        finally:
             core.queue.leave()
         if outcome.terminal is Terminal.COMPLETED:
-            core.served""",
+            core.service.served""",
         new="""        finally:
             pass
         if outcome.terminal is Terminal.COMPLETED:
             core.queue.leave()
-            core.served""",
+            core.service.served""",
     ),
     Mutant(
         name="a place is not given back when its decode failed",
@@ -235,12 +235,12 @@ MUTANTS = [
         name="the gap limit covers the client's writes",
         file="router/decode.py",
         old="""                await life.reply.flush()
-                heard""",
+                self._held_up_s""",
         new="""                with trio.move_on_after(gap_s) as slow:
                     await life.reply.flush()
                 if slow.cancelled_caught:
                     return None
-                heard""",
+                self._held_up_s""",
     ),
     Mutant(
         name="a back-off does not listen",
@@ -319,9 +319,9 @@ MUTANTS = [
         file="router/decode.py",
         old="""            if outrun:
                 await life.reply.flush()
-                heard""",
+                self._held_up_s""",
         new="""            if outrun:
-                heard""",
+                self._held_up_s""",
     ),
     Mutant(
         name="an attempt has the ids of the one before",
@@ -428,5 +428,18 @@ MUTANTS = [
         file="router/decode.py",
         old="strip_usage=not request.include_usage",
         new="strip_usage=False",
+    ),
+    # What things turn out to take
+    Mutant(
+        name="a client that reads slowly makes its engine slow",
+        file="router/decode.py",
+        old="if first is None or self._held_up_s > _HELD_UP * (now - first):",
+        new="if first is None:",
+    ),
+    Mutant(
+        name="a prefill that failed tells how fast its engine is",
+        file="fleet/backlog.py",
+        old="        if done:\n",
+        new="        if True:\n",
     ),
 ]

@@ -64,7 +64,7 @@ class QueueMachine(RuleBasedStateMachine):
         if any(request.leaving for request in self.everyone()):
             self.settle()  # otherwise it is open whether they leave before this one comes
         expected = self.at_once()
-        request = Request(self.run.start(self.queue.admit), expected)
+        request = Request(self.run.start(partial(self.queue.admit, 0.5)), expected)
         self.run.tick()
         if expected is None:
             self.line.append(request)
@@ -203,6 +203,7 @@ class QueueMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         assert self.queue.admitted == len(self.seated)
         assert self.queue.waiting == len(self.line)
+        assert self.queue.line_s == 0.5 * len(self.line)
 
     @invariant()
     def bounded(self) -> None:

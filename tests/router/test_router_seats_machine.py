@@ -94,11 +94,10 @@ class SeatsMachine(RuleBasedStateMachine):
         self.settle()
 
     def join(self, leg: Leg) -> None:
-        again_at = {} if leg.stubborn else {"again_at": partial(self.changes_at, leg)}
-        key = (leg.wanted, leg.stubborn)
-        leg.job = self.run.start(
-            partial(self.desk.take, self.picker(leg), leg.claim, key=key, **again_at)
-        )
+        take = partial(self.desk.take, key=(leg.wanted, leg.stubborn), seconds=float(leg.tokens))
+        if not leg.stubborn:
+            take = partial(take, again_at=partial(self.changes_at, leg))
+        leg.job = self.run.start(partial(take, self.picker(leg), leg.claim))
         self.run.tick()
         self.line.append(leg)
         self.serve()
@@ -279,6 +278,7 @@ class SeatsMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         assert self.desk.waiting == len(self.line)
+        assert self.desk.line_s == sum(leg.tokens for leg in self.line)
         for iid in ENGINES:
             assert self.ledger.residents(iid, Phase.DECODE) == len(self.on(iid))
             assert self.ledger.tokens(iid, Phase.DECODE) == sum(leg.tokens for leg in self.on(iid))

@@ -78,6 +78,7 @@ ROW = RequestRow(
     },
     ttft_s=3.1,
     prefill_ttft_s=3.0,
+    first_token_ttft_s=3.05,
     projected_ttft_s=2.5,
     tpot_s=0.02,
 )
@@ -88,6 +89,7 @@ LIVE = LiveState(
     waiting=3,
     retained=7,
     retry_credits=9.5,
+    takers={Phase.PREFILL: ("n0",), Phase.DECODE: ("n0", "n1")},
     engines=tuple(
         EngineView(
             iid=iid,
@@ -99,6 +101,7 @@ LIVE = LiveState(
             residents={Phase.PREFILL: 3, Phase.DECODE: 4},
             reserved_tokens=2048,
             backlog_s=1.5,
+            pace={Phase.PREFILL: 1.25},
             orphan_tokens=512,
             pools={
                 Pool.SERVING: PoolView(idle=5, busy=6, waiting=8),
@@ -120,7 +123,7 @@ class FixedSource:
         return self.live
 
 
-def make_telemetry(*, journaled: bool = True) -> Telemetry:
+def make_telemetry(*, journaled: bool = True, **more: Any) -> Telemetry:
     return Telemetry(
         engines=ENGINES,
         ttft_s=2.0,
@@ -129,6 +132,7 @@ def make_telemetry(*, journaled: bool = True) -> Telemetry:
         model="tiny",
         started=100.0,
         journaled=journaled,
+        **more,
     )
 
 
@@ -214,6 +218,7 @@ def rows() -> st.SearchStrategy[RequestRow]:
         spent=st.dictionaries(st.sampled_from(Phase), _seconds),
         ttft_s=_maybe_seconds,
         prefill_ttft_s=_maybe_seconds,
+        first_token_ttft_s=_maybe_seconds,
         tpot_s=_maybe_seconds,
         tokenize_fallback=st.booleans(),
     )

@@ -18,9 +18,11 @@ from telemetry_samples import (
     value,
 )
 
-from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
+from narwhal.admission import Cause
+from narwhal.model import FailureClass, Limit, Phase, Route, Terminal, TtftScope
 from narwhal.telemetry import JournalFile, RequestRow, encode
 from narwhal.telemetry.catalogue import Endpoint
+from narwhal.telemetry.codes import ERROR_CODES
 
 
 @settings(max_examples=25)
@@ -45,6 +47,12 @@ def test_metrics_state_and_journal_tell_the_same_totals(happened: list[RequestRo
     for limit in Limit:
         assert value(samples, "limits_fired_total", limit=limit) == fired[limit]
         assert state["limits_fired"][limit] == fired[limit]
+    rejected = Counter(
+        row.code if row.code in ERROR_CODES else "ok" if row.code is None else "other"
+        for row in happened
+        if row.terminal in (Terminal.REJECTED, Terminal.REFUSED)
+    )
+    assert state["admission"]["rejections"] == rejected
     assert state["attempts"]["total"] == sum(len(row.attempts) for row in happened)
     assert state["attempts"]["retries"] == value(samples, "retries_total")
     assert telemetry.in_flight == 0
@@ -81,6 +89,22 @@ def test_a_retried_request_counts_once_and_its_attempts_each() -> None:
     assert value(samples, "phase_seconds_total", phase="prefill") == pytest.approx(0.3)
     assert value(samples, "queue_wait_seconds_sum") == 0.25
     assert value(samples, "request_seconds_sum") == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("scope", "ratio"), [(TtftScope.PREFILL, 3.0 / 2.5), (TtftScope.FIRST_TOKEN, 3.05 / 2.5)]
+)
+def test_a_projection_is_compared_with_what_it_was_about(scope: TtftScope, ratio: float) -> None:
+    telemetry = make_telemetry(ttft_scope=scope)
+    telemetry.request_ended(ROW)
+    assert value(scraped(telemetry), "ttft_projection_ratio_count") == 0, "it was retried"
+    telemetry.request_ended(attrs.evolve(ROW, attempts=ROW.attempts[1:]))
+    samples = scraped(telemetry)
+    assert value(samples, "ttft_projection_ratio_count") == 1
+    assert value(samples, "ttft_projection_ratio_sum") == pytest.approx(ratio)
+    assert value(samples, "prefill_ttft_seconds_sum") == pytest.approx(6.0)
+    assert value(samples, "first_token_ttft_seconds_sum") == pytest.approx(6.1)
+    assert value(samples, "ttft_seconds_sum") == pytest.approx(6.2)
 
 
 def test_a_request_that_never_waited_is_not_in_the_queue_s_histogram() -> None:
@@ -134,6 +158,31 @@ def test_answers_count_by_class_of_status(status: int | None, kind: str) -> None
     samples = scraped(telemetry)
     assert value(samples, "http_responses_total", **{"endpoint": "other", "class": kind}) == 1
     assert value(samples, "http_responses_total", **{"endpoint": "chat", "class": kind}) == 1
+
+
+def test_the_state_says_what_admission_was_offered_and_what_it_made_of_it() -> None:
+    telemetry = make_telemetry()
+    empty = msgspec.json.decode(telemetry.state(101.0))["admission"]
+    assert empty["ttft_projection"] == {"scope": "prefill", "requests": 0, "mean_ratio": None}
+    assert not any(empty["refusals"].values())
+    telemetry.offered(sized=True)
+    telemetry.offered(sized=True)
+    telemetry.offered(sized=False)
+    telemetry.refused(Cause.LENGTH)
+    telemetry.unserved(Phase.DECODE)
+    for projected in (1.5, 3.0):
+        row = attrs.evolve(ROW, attempts=ROW.attempts[1:], projected_ttft_s=projected)
+        telemetry.request_ended(row)
+    telemetry.request_ended(attrs.evolve(ROW, terminal=Terminal.REFUSED, code="answer_too_long"))
+    telemetry.request_ended(attrs.evolve(ROW, terminal=Terminal.REJECTED, code="queue_full"))
+    shown = msgspec.json.decode(telemetry.state(101.0))["admission"]
+    assert shown["offers"] == {"sized": 2, "unsized": 1}
+    assert shown["refusals"]["length"] == 1
+    assert sum(shown["refusals"].values()) == 1
+    assert shown["rejections"] == {"answer_too_long": 1, "queue_full": 1}
+    assert shown["unserved_placements"] == {"prefill": 0, "decode": 1}
+    assert shown["ttft_projection"]["requests"] == 2
+    assert shown["ttft_projection"]["mean_ratio"] == pytest.approx((2.0 + 1.0) / 2)
 
 
 def test_an_orphan_is_a_failed_release_only_if_one_was_tried() -> None:

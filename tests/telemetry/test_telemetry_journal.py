@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from telemetry_samples import ROW, rows
 
-from narwhal.model import Role, Terminal
+from narwhal.model import Role, Terminal, TtftScope
 from narwhal.telemetry import (
     EngineSummary,
     Journal,
@@ -51,6 +51,7 @@ def test_a_request_s_row() -> None:
         "request_s": 4.0,
         "ttft_s": 3.1,
         "prefill_ttft_s": 3.0,
+        "first_token_ttft_s": 3.05,
         "projected_ttft_s": 2.5,
         "tpot_s": 0.02,
         "spent_s": {"ingress": 0.01, "queue": 0.25, "prefill": 0.3, "backoff": 0.04, "decode": 3.4},
@@ -82,6 +83,7 @@ def test_start_and_stop_rows() -> None:
         version="9.9",
         model="tiny",
         ttft_s=2.0,
+        ttft_scope=TtftScope.FIRST_TOKEN,
         tpot_s=0.05,
         engines=(EngineSummary("n0", Role.PREFILL, pin=True),),
     )
@@ -93,7 +95,7 @@ def test_start_and_stop_rows() -> None:
             "schema": 1,
             "version": "9.9",
             "model": "tiny",
-            "slo": {"ttft_s": 2.0, "tpot_s": 0.05},
+            "slo": {"ttft_s": 2.0, "ttft_scope": "first_token", "tpot_s": 0.05},
             "engines": [{"iid": "n0", "role": "prefill", "pin": True}],
         },
         {"event": "stop", "ts": 3.5, "uptime_s": 2.5, "terminals": {"completed": 4}, "dropped": 1},

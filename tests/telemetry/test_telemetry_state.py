@@ -6,9 +6,11 @@ import attrs
 import msgspec
 from telemetry_samples import LIVE, ROW, FixedSource, make_telemetry
 
-from narwhal.model import Limit, Terminal
+from narwhal.admission import Cause
+from narwhal.model import Limit, Phase, Terminal, TtftScope
 from narwhal.telemetry.facade import RECENT_OUTCOMES
-from narwhal.telemetry.state import Totals, encode_state, state_document
+from narwhal.telemetry.state import encode_state, state_document
+from narwhal.telemetry.totals import AdmissionTotals, Totals
 
 TOTALS = Totals(
     received=5,
@@ -19,6 +21,16 @@ TOTALS = Totals(
     kv_released=4,
     kv_orphaned=2,
     journal_dropped=7,
+    admission=AdmissionTotals(
+        sized=9,
+        unsized=3,
+        refusals={Cause.BACKLOG: 2, Cause.PROMPT: 0},
+        rejections={"projected_ttft": 2, "queue_full": 3},
+        unserved={Phase.PREFILL: 1},
+        ttft_scope=TtftScope.FIRST_TOKEN,
+        projected=4,
+        mean_ratio=1.012345678,
+    ),
 )
 
 
@@ -41,6 +53,14 @@ def test_the_document_says_what_the_values_say() -> None:
         "retained": 7,
         "terminals": {"completed": 3, "failed": 1},
     }
+    assert shown["admission"] == {
+        "offers": {"sized": 9, "unsized": 3},
+        "refusals": {"backlog": 2, "prompt": 0},
+        "rejections": {"projected_ttft": 2, "queue_full": 3},
+        "unserved_placements": {"prefill": 1},
+        "ttft_projection": {"scope": "first_token", "requests": 4, "mean_ratio": 1.012346},
+    }
+    assert shown["pools"] == {"prefill": ["n0"], "decode": ["n0", "n1"]}
     assert shown["limits_fired"] == {"connect": 2}
     assert shown["attempts"] == {"total": 6, "retries": 1, "retry_credits": 9.5}
     assert shown["kv"] == {"released": 4, "orphaned": 2, "orphan_tokens": 1024}
@@ -58,6 +78,7 @@ def test_an_engine_is_shown_with_all_that_is_known_of_it() -> None:
         "residents": {"prefill": 3, "decode": 4},
         "reserved_tokens": 2048,
         "backlog_s": 1.5,
+        "pace": {"prefill": 1.25},
         "orphan_tokens": 512,
         "pools": {
             "serving": {"idle": 5, "busy": 6, "waiting": 8},

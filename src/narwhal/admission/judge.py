@@ -17,6 +17,8 @@ LONGEST_RETRY_AFTER_S = 3600
 # An engine with no room says nothing of when there will be some; a client that comes back in a
 # second finds out.
 SHORTEST_RETRY_AFTER_S = 1
+ROUNDING_S = 1e-6
+"""Far more than rounding of clocks and sums, far less than anybody can tell."""
 
 
 class Cause(StrEnum):
@@ -48,18 +50,28 @@ class Targets:
         """The longest projected TTFT that is let in."""
         return self.ttft_s * (1.0 + self.margin)
 
+    def in_time(self, projected_s: float) -> bool:
+        """Whether that TTFT is within the budget.
+
+        The same seconds added in another order differ by rounding, which is no reason to refuse
+        who came back when told to.
+        """
+        return projected_s <= self.budget_s + ROUNDING_S
+
+    def met_by(self, path: PrefillPath, waited_s: float) -> bool:
+        """Whether a request that came `waited_s` ago is projected to be in time on that path."""
+        in_time = self.in_time(waited_s + path.price_s)
+        return path.measured and in_time and path.decodes(self.tpot_s)
+
 
 @attrs.frozen(kw_only=True)
 class Admitted:
     """Let in: the least price is within the budget."""
 
     projected_s: float
-    """Projected TTFT, from arrival."""
-    iid: str
-    """Whose prefill is the cheapest."""
-    runner_up: str | None = None
+    """Projected TTFT, from arrival, on the cheapest engine that will do."""
     whole: bool = False
-    """Both phases on that engine."""
+    """Both phases on one engine."""
 
 
 @attrs.frozen(kw_only=True)
@@ -85,30 +97,54 @@ def judge(
 ) -> Verdict:
     """Let a request in or refuse it, by the least price of its prefill and the best decode.
 
-    `prefills` and `decodes` are the ways it could go now, from live engines only; `waited_s` is
-    the time since it arrived. Without `decodes` its prefill's engine decodes as well and is not
-    checked for it. The order of the paths makes no difference: equal ones are told apart by name.
+    `prefills` and `decodes` are the ways it could go now, on live engines only; `waited_s` is
+    the time since it arrived. Without `decodes`, a prefill's engine is to decode as well, and its
+    path says how. The order of the paths makes no difference: equal ones are told apart by name.
     """
-    if not prefills:
-        return Refused(cause=Cause.NO_ENGINE, projected_s=None, retry_after=SHORTEST_RETRY_AFTER_S)
-    best, *others = sorted(prefills, key=lambda path: (path.price_s, path.iid))
-    projected = waited_s + best.price_s
-    could = [path for path in prefills if path.alone_s <= targets.budget_s]
+    priced = [path for path in prefills if path.measured]
+    least = min((path.price_s for path in priced), default=None)
+    projected = None if least is None else waited_s + least
+    if (never := _never(prefills, decodes, targets)) is not None:
+        return Refused(cause=never, projected_s=projected, retry_after=None)
+    could = _could(priced, targets)
     if not could:
-        return Refused(cause=Cause.PROMPT, projected_s=projected, retry_after=None)
-    if decodes and not any(path.could_meet(targets.tpot_s) for path in decodes):
-        return Refused(cause=Cause.LENGTH, projected_s=projected, retry_after=None)
-    if projected > targets.budget_s:
+        return _refused_for_now(Cause.NO_ENGINE, projected)
+    in_time = [path for path in priced if targets.in_time(waited_s + path.price_s)]
+    if not in_time:
         # When it comes back it has waited for nothing yet, and the work ahead is less by the wait.
-        wait = whole_seconds(min(path.price_s for path in could) - targets.budget_s)
-        return Refused(cause=Cause.BACKLOG, projected_s=projected, retry_after=wait)
-    if decodes and not any(path.meets(targets.tpot_s) for path in decodes):
-        return Refused(
-            cause=Cause.DECODE, projected_s=projected, retry_after=SHORTEST_RETRY_AFTER_S
-        )
-    return Admitted(
-        projected_s=projected, iid=best.iid, runner_up=others[0].iid if others else None
-    )
+        wait = min(path.price_s for path in could) - targets.budget_s
+        return _refused_for_now(Cause.BACKLOG, projected, wait)
+    serving = [path for path in in_time if targets.met_by(path, waited_s)]
+    if not serving or (decodes and not any(path.meets(targets.tpot_s) for path in decodes)):
+        return _refused_for_now(Cause.DECODE, projected)
+    best = min(serving, key=lambda path: (path.price_s, path.iid))
+    return Admitted(projected_s=waited_s + best.price_s)
+
+
+def _never(
+    prefills: Sequence[PrefillPath], decodes: Sequence[DecodePath], targets: Targets
+) -> Cause | None:
+    """What would keep the request out of an idle fleet, if anything would."""
+    if prefills and not any(targets.in_time(path.alone_s) for path in prefills):
+        return Cause.PROMPT
+    if prefills and not _could(prefills, targets):
+        return Cause.LENGTH
+    if decodes and not any(path.could_meet(targets.tpot_s) for path in decodes):
+        return Cause.LENGTH
+    return None
+
+
+def _could(prefills: Sequence[PrefillPath], targets: Targets) -> list[PrefillPath]:
+    """The paths that would do if their engines were idle."""
+    return [
+        path
+        for path in prefills
+        if targets.in_time(path.alone_s) and path.could_decode(targets.tpot_s)
+    ]
+
+
+def _refused_for_now(cause: Cause, projected_s: float | None, wait_s: float = 0.0) -> Refused:
+    return Refused(cause=cause, projected_s=projected_s, retry_after=whole_seconds(wait_s))
 
 
 def whole_seconds(wait_s: float) -> int:

@@ -21,6 +21,11 @@ class PrefillPath:
     after_s: float = 0.0
     """From the end of the prefill to the first token at the client, where the target covers it:
     handoff and first decode step."""
+    decode: DecodePath | None = None
+    """The decode on the same engine, if it is to run both phases."""
+    measured: bool = True
+    """Whether profiles can price it now: not while something decodes on an engine that is to run
+    both phases, as what the two do to each other was not measured."""
 
     @property
     def price_s(self) -> float:
@@ -31,6 +36,14 @@ class PrefillPath:
     def alone_s(self) -> float:
         """The same on an idle engine: what no wait can better."""
         return self.own_s + self.after_s
+
+    def decodes(self, tpot_s: float) -> bool:
+        """Whether the decode is projected to be in time, if it is on this engine."""
+        return self.decode is None or self.decode.meets(tpot_s)
+
+    def could_decode(self, tpot_s: float) -> bool:
+        """Whether it would on an idle engine."""
+        return self.decode is None or self.decode.could_meet(tpot_s)
 
 
 @attrs.frozen(kw_only=True)

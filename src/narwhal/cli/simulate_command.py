@@ -12,6 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from narwhal.cli.overload_command import overload
 from narwhal.cli.running import fail, fail_config
 from narwhal.config import load_fleet
 from narwhal.model import ConfigError
@@ -111,6 +112,9 @@ def invariants() -> None:
     """Say what is checked of every world."""
     for each in INVARIANTS:
         click.echo(f"{each.name}\n    {each.says}")
+
+
+simulate_group.add_command(overload)
 
 
 def _load(fleet: str | None) -> FleetConfig | None:

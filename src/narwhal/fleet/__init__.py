@@ -3,10 +3,12 @@
 Pure: every method takes `now` where time matters, nothing waits, nothing is read from a clock.
 """
 
-from narwhal.fleet.backlog import Backlog
+from narwhal.fleet.backlog import Backlog, filled_to
+from narwhal.fleet.drift import Drift, Finding, FindingKind
 from narwhal.fleet.health import Health, Incarnation
 from narwhal.fleet.ledger import UNPLACED, Claim, Ledger, Reservation
 from narwhal.fleet.orphans import Orphans
+from narwhal.fleet.pace import DECODE_MEMORY, DECODE_PRIOR, Caution, Pace, Steps
 from narwhal.fleet.standing import (
     OPERATORS,
     TAKES_WORK,
@@ -21,6 +23,8 @@ from narwhal.fleet.streaks import REMEDIES, Remedy, Streaks
 from narwhal.fleet.trust import Trust
 
 __all__ = [
+    "DECODE_MEMORY",
+    "DECODE_PRIOR",
     "OPERATORS",
     "REMEDIES",
     "TAKES_WORK",
@@ -28,17 +32,24 @@ __all__ = [
     "TRANSITIONS",
     "UNPLACED",
     "Backlog",
+    "Caution",
     "Claim",
+    "Drift",
     "EngineState",
     "Event",
+    "Finding",
+    "FindingKind",
     "Health",
     "Incarnation",
     "Ledger",
     "Orphans",
+    "Pace",
     "Remedy",
     "Reservation",
     "Standings",
+    "Steps",
     "Streaks",
     "Transition",
     "Trust",
+    "filled_to",
 ]

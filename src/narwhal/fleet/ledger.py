@@ -11,7 +11,7 @@ from narwhal.fleet.backlog import Backlog
 from narwhal.model import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 UNPLACED = ""
 """Stands for the engine of a leg that has none yet. No engine is called that."""
@@ -46,6 +46,8 @@ class Reservation:
     phase: Phase
     claim: Claim
     released: bool = False
+    done: bool = False
+    """Set before the release of a prefill that came to its end: it says how fast the engine is."""
 
     @property
     def stands_in_line(self) -> bool:
@@ -77,10 +79,14 @@ class Ledger:
         self._prompts = dict.fromkeys(everywhere, 0)
         self._outputs = dict.fromkeys(everywhere, 0)
         self._backlogs = {iid: Backlog() for iid in self.iids}
+        self.before_decodes_change: Callable[[str, float], object] = lambda _iid, _now: None
+        """Called with an engine and the time just before its decodes become more or fewer."""
 
     def reserve(self, iid: str, phase: Phase, claim: Claim, now: float) -> Reservation:
         """Claim a place on `iid`, or on no engine yet, for a leg that begins at `now`."""
         reservation = Reservation(self, iid, phase, claim)
+        if phase is Phase.DECODE:
+            self.before_decodes_change(iid, now)
         self._add(reservation, 1)
         if reservation.stands_in_line:
             self._backlogs[iid].add(reservation, claim.seconds, now)
@@ -88,9 +94,11 @@ class Ledger:
 
     def remove(self, reservation: Reservation, now: float) -> None:
         """For `Reservation.release`."""
+        if reservation.phase is Phase.DECODE:
+            self.before_decodes_change(reservation.iid, now)
         self._add(reservation, -1)
         if reservation.stands_in_line:
-            self._backlogs[reservation.iid].remove(reservation, now)
+            self._backlogs[reservation.iid].remove(reservation, now, done=reservation.done)
 
     def _add(self, reservation: Reservation, sign: int) -> None:
         key, claim = (reservation.iid, reservation.phase), reservation.claim
@@ -113,6 +121,10 @@ class Ledger:
     def backlog_s(self, iid: str, now: float) -> float:
         """Predicted seconds until `iid` has done all its resident prefills of known length."""
         return self._backlogs[iid].remaining_s(now)
+
+    def pace(self, iid: str) -> float:
+        """By what factor prefills on `iid` take longer than predicted, of late; 1 at first."""
+        return self._backlogs[iid].pace.ratio
 
     @property
     def total(self) -> int:

@@ -30,7 +30,7 @@ async def admit(life: RequestLife) -> Outcome | None:
         life.watch.enter(Phase.QUEUE, trio.current_time())
         too_late = trio.CancelScope(deadline=core.gate.hopeless_at(life))
         with trio.move_on_after(core.config.serving.queue_timeout_s), too_late:
-            verdict = await core.queue.admit()
+            verdict = await core.queue.admit(core.prices.mean_prefill_s(life.prompt_tokens))
         hopeless = too_late.cancelled_caught
     match verdict:
         case Admission.SEAT:
@@ -40,30 +40,34 @@ async def admit(life: RequestLife) -> Outcome | None:
         case Admission.CLOSED:
             return outcomes.draining()
         case None if hopeless:
-            waited = trio.current_time() - life.arrival
-            again = core.drain_seconds()
+            # What it has waited and what it takes on an idle engine are the whole budget by now.
             return _refuse(
-                life, Refused(cause=Cause.BACKLOG, projected_s=waited, retry_after=again)
+                life,
+                Refused(
+                    cause=Cause.BACKLOG,
+                    projected_s=core.prices.targets.budget_s,
+                    retry_after=core.drain_seconds(),
+                ),
             )
         case None:
             life.record.fired(Limit.QUEUE)
             return outcomes.queue_expired(core.config)
 
 
-def _judge(life: RequestLife) -> Outcome | None:
+def _judge(life: RequestLife, *, waited: bool = False) -> Outcome | None:
     """The refusal, if the request is projected to miss its targets."""
-    verdict = life.core.gate.judge(life)
+    verdict = life.core.gate.judge(life, waited=waited)
     if isinstance(verdict, Refused):
         return _refuse(life, verdict)
     if verdict is not None:
         life.record.projected_ttft_s = verdict.projected_s
-        life.whole_on = verdict.iid if verdict.whole else None
+        life.whole = verdict.whole
     return None
 
 
 def _judge_again(life: RequestLife) -> Outcome | None:
     """The same with a seat: what was in time when it came may be too late by now."""
-    refused = _judge(life) if life.watch.phase is Phase.QUEUE else None
+    refused = _judge(life, waited=True) if life.watch.phase is Phase.QUEUE else None
     if refused is not None:
         life.core.queue.leave()
     return refused

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narwhal.engine import PrefillReply
-    from narwhal.fleet import Reservation
     from narwhal.placement import Choice
     from narwhal.router.core import Core
     from narwhal.router.life import RequestLife
@@ -84,8 +83,6 @@ class Attempt:
         self._ids = f"{life.request_id}-{n}"
         self._pinned_at: float | None = None
         """When the producer began to hold KV cache of which nobody has given account yet."""
-        self._to_come: Reservation | None = None
-        """The decode's claim while it has no engine."""
         self._has_slot = False
 
     def correlation(self, leg: str) -> Correlation:
@@ -102,21 +99,13 @@ class Attempt:
 
     async def run(self) -> Failure | None:
         """Run both legs; None once the client has its whole answer."""
-        if not self.core.splits:
-            return await self._run_whole(None)
-        if self.life.whole_on is not None and self.times.n == 1:
-            return await self._run_whole(self.life.whole_on)
-        self._to_come = self.core.expect_decode(self.life)
+        if not self.core.splits or (self.life.whole and self.times.n == 1):
+            return await self._run_whole()
+        self.core.expect_decode(self.life)
         try:
             return await self._run_split()
         finally:
-            self._decode_placed()
-
-    def _decode_placed(self) -> None:
-        """The decode has an engine, or will never have one."""
-        if self._to_come is not None:
-            self._to_come.release(trio.current_time())
-            self._to_come = None
+            self.core.decode_placed(self.life)
 
     async def _run_split(self) -> Failure | None:
         prefilled = await self._prefill()
@@ -201,6 +190,7 @@ class Attempt:
             self.life.counted_by_engine(answer.prompt_tokens)
             held = self._held(answer.handoff, reply, place)
         self.core.trust.succeeded(place.iid, Phase.PREFILL)
+        place.done()
         self.life.prefill_ended(now)
         return Prefilled(started=started, held=held, template=template)
 
@@ -242,7 +232,7 @@ class Attempt:
         try:
             with trio.CancelScope(deadline=expires) as limit:
                 place = await core.take(Phase.DECODE, life, avoid)
-                self._decode_placed()
+                core.decode_placed(life)
                 self.times.decode_placed(place)
                 failure = await run.dispatch(place.iid, started=prefilled.started, expires=expires)
             if limit.cancelled_caught:
@@ -275,8 +265,8 @@ class Attempt:
         by_cap = not run.sent and self._capped(prefilled) <= self._handoff_expires(prefilled)
         return handoff_expired(self.core.config, by_cap=by_cap)
 
-    async def _run_whole(self, iid: str | None) -> Failure | None:
-        """Both phases on one engine, on `iid` if it is given: one plain leg, no handoff.
+    async def _run_whole(self) -> Failure | None:
+        """Both phases on one engine: one plain leg, no handoff.
 
         It holds a decode place throughout, and a prefill place up to its first token, which ends
         the prefill: so both limits cover the time up to there.
@@ -284,15 +274,11 @@ class Attempt:
         core, life = self.core, self.life
         life.watch.enter(Phase.PREFILL, trio.current_time())
         run = DecodeRun(self, handoff=None, template=None)
-        if iid is None:
-            place = await core.take(Phase.DECODE, life, life.avoid)
-        else:
-            place = await core.take_on(iid, Phase.DECODE, life)
+        place = await core.take(Phase.DECODE, life, life.avoid, whole=True)
         try:
             self.times.prefill_placed(place)
             self.times.decode_placed(place)
-            iid = place.iid
-            out = await self._prefill_whole(run, iid)
+            out = await self._prefill_whole(run, place.iid)
             return out if isinstance(out, Failure) else await run.rest(out)
         except (EngineError, LocalError) as error:
             return self._decode_failed(error, run)
@@ -302,14 +288,17 @@ class Attempt:
 
     async def _prefill_whole(self, run: DecodeRun, iid: str) -> bytes | Failure:
         core = self.core
-        with await core.take_on(iid, Phase.PREFILL, self.life):
+        with await core.take_on(iid, Phase.PREFILL, self.life) as place:
             self.life.dispatched()
             started = trio.current_time()
             with trio.CancelScope(
                 deadline=started + core.config.serving.prefill_timeout_s
             ) as limit:
                 failure = await run.dispatch(iid, started=started, expires=inf)
-                return failure or await run.first_token()
+                out = failure or await run.first_token()
+                if isinstance(out, bytes):
+                    place.done()
+                return out
             assert limit.cancelled_caught  # noqa: S101 - for the type checker
             return self.timed_out(Limit.PREFILL, Phase.PREFILL, iid)
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from narwhal.config.serving import Admission
-from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans, Reservation, Trust
+from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans, Trust
 from narwhal.model import FailureClass, Phase, Role
 from narwhal.placement import Candidate, Choice, Why, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
+from narwhal.router.drain import ServiceTime
 from narwhal.router.errands import Errands
 from narwhal.router.gate import Gate
 from narwhal.router.lives import Lives
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
     from narwhal.telemetry import Telemetry
-
-# Weight of the newest request in the mean service time that Retry-After is projected from.
-_SERVICE_ALPHA = 0.1
-_LONGEST_RETRY_AFTER_S = 60
 
 
 class Core:
@@ -79,7 +76,7 @@ class Core:
         self.retained = 0
         self.retained_limit = serving.max_connections + serving.queue_capacity
         self.draining = False
-        self._service_s = 0.0
+        self.service = ServiceTime()
         by_role = {
             role: [iid for iid, engine in engines.items() if engine.role is role] for role in Role
         }
@@ -126,14 +123,16 @@ class Core:
         exclude: Collection[str] = (),
         *,
         life: RequestLife | None = None,
+        whole: bool = False,
     ) -> Choice | None:
         """The engine for a leg of `phase` now, or None if all that would do are full.
 
-        A leg of no request takes no place, so a full engine will do, and no price.
+        A leg of no request takes no place, so a full engine will do, and no price. A `whole` leg
+        has a place of `phase` and runs both.
         """
         now = trio.current_time()
         desk, trust = self.desks[phase], self.trust
-        costs = self._costs(phase, life, now)
+        costs = self._costs(phase, life, now, whole=whole)
         candidates = [
             Candidate(
                 iid,
@@ -153,7 +152,7 @@ class Core:
         return choice
 
     def _costs(
-        self, phase: Phase, life: RequestLife | None, now: float
+        self, phase: Phase, life: RequestLife | None, now: float, *, whole: bool
     ) -> Mapping[str, tuple[float, bool]]:
         """What a leg costs on each engine, and whether it is projected to meet its target there.
 
@@ -162,21 +161,36 @@ class Core:
         iids, prices = self._fit[phase], self.prices
         if life is None or not prices.known:
             return {iid: (self.ledger.residents(iid, phase), True) for iid in iids}
-        targets = prices.targets
-        if phase is Phase.PREFILL:
-            left = targets.budget_s - (now - life.arrival)
-            prefills = prices.prefill_paths(iids, life.prompt_tokens, now)
-            return {path.iid: (path.price_s, path.price_s <= left) for path in prefills}
-        decodes = prices.decode_paths(iids, life.prompt_tokens, life.output_tokens, now=now)
-        return {path.iid: (path.interval_s, path.meets(targets.tpot_s)) for path in decodes}
+        targets, prompt = prices.targets, life.prompt_tokens
+        if whole and self.predictive:
+            paths = prices.whole_paths(iids, prompt, life.output_tokens, now)
+        elif phase is Phase.PREFILL:
+            paths = prices.prefill_paths(iids, prompt, now, decoders=self._fit[Phase.DECODE])
+        else:
+            expected = None if life.expected_decode is None else life.expected_decode.claim
+            decodes = prices.decode_paths(
+                iids, prompt, life.output_tokens, now=now, expected=expected
+            )
+            return {path.iid: (path.interval_s, path.meets(targets.tpot_s)) for path in decodes}
+        waited = now - life.arrival
+        return {path.iid: (path.price_s, targets.met_by(path, waited)) for path in paths}
 
-    async def take(self, phase: Phase, life: RequestLife, exclude: Collection[str]) -> Place:
+    async def take(
+        self,
+        phase: Phase,
+        life: RequestLife,
+        exclude: Collection[str],
+        *,
+        whole: bool = False,
+    ) -> Place:
         """Wait for a place for a leg of `phase`, on whatever engine suits best when it is free."""
+        prefills = phase is Phase.PREFILL
         return await self.desks[phase].take(
-            lambda: self.pick(phase, exclude, life=life),
+            lambda: self.pick(phase, exclude, life=life, whole=whole),
             lambda iid: self._claim(iid, phase, life),
             key=frozenset(exclude),
             again_at=lambda: self.trust.changes_at(self._fit[phase], phase, trio.current_time()),
+            seconds=self.prices.mean_prefill_s(life.prompt_tokens) if prefills else 0.0,
         )
 
     async def take_on(self, iid: str, phase: Phase, life: RequestLife) -> Place:
@@ -188,16 +202,23 @@ class Core:
 
         return await desk.take(pick, lambda iid: self._claim(iid, phase, life), key=iid)
 
-    def expect_decode(self, life: RequestLife) -> Reservation | None:
+    def expect_decode(self, life: RequestLife) -> None:
         """Claim what the decode of a request that is being prefilled will take, of no engine.
 
-        None where nothing is priced by it.
+        Nothing, where nothing is priced by it.
         """
-        if not self.prices.known:
-            return None
-        return self.ledger.reserve(
-            UNPLACED, Phase.DECODE, self._claim(UNPLACED, Phase.DECODE, life), trio.current_time()
-        )
+        if self.prices.known:
+            claim = self._claim(UNPLACED, Phase.DECODE, life)
+            life.expected_decode = self.ledger.reserve(
+                UNPLACED, Phase.DECODE, claim, trio.current_time()
+            )
+
+    @staticmethod
+    def decode_placed(life: RequestLife) -> None:
+        """Give that claim back: the decode has an engine, or will never have one."""
+        if life.expected_decode is not None:
+            life.expected_decode.release(trio.current_time())
+            life.expected_decode = None
 
     def _claim(self, iid: str, phase: Phase, life: RequestLife) -> Claim:
         return self.prices.claim(iid, phase, life.prompt_tokens, life.output_tokens)
@@ -239,21 +260,9 @@ class Core:
         for desk in self.desks.values():
             desk.serve_waiters()
 
-    # Projections
-
-    def served(self, seconds: float) -> None:
-        """A request was served from admission to its end in `seconds`."""
-        self._service_s += _SERVICE_ALPHA * (seconds - self._service_s)
-
     def drain_seconds(self) -> int:
-        """When a seat can be expected to be free for a newcomer: whole seconds, at least 1.
-
-        By Little's law seats come free at `seats / service time`, and everyone who waits goes
-        first.
-        """
-        ahead = self.queue.waiting + 1
-        wait = self._service_s * ahead / self.queue.seats
-        return max(1, min(_LONGEST_RETRY_AFTER_S, math.ceil(wait)))
+        """When a newcomer can expect a seat: whole seconds, at least 1."""
+        return self.service.drain_s(waiting=self.queue.waiting, seats=self.queue.seats)
 
     # Shutdown
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from narwhal.router.attempt import Attempt
     from narwhal.wire.vllm import Handoff
 
+# An answer of which the router spent more than this share waiting for its client says little of
+# how fast its engine is.
+_HELD_UP = 0.05
 # A counter that lags by this much is live enough, and the relay has it for nothing. It has to lag:
 # not every event is a token, and a counter cannot be put back when the engine's own count comes.
 _TOKENS_AT_ONCE = 64
@@ -55,6 +58,9 @@ class DecodeRun:
         self._lease_ends = lease_ends
         self._iid = ""
         self._begun = 0.0
+        self._steps_then = 0.0
+        self._held_up_s = 0.0
+        """How long the client was waited for since the first token."""
         self._leg: DecodeLeg | None = None
         self._accepted = False
         self._completed = False
@@ -138,6 +144,7 @@ class DecodeRun:
             return self._timed_out(Limit.FIRST_TOKEN)
         now = trio.current_time()
         self._attempt.times.first_token_s = now - self._begun
+        self._steps_then = self.core.prices.paces.steps(self._iid, now)
         self.life.first_token(now, whole=self._handoff is None)
         return out
 
@@ -150,7 +157,9 @@ class DecodeRun:
         while not sink.done:
             if out:
                 self.visible = True
+                before = trio.current_time()
                 await life.write(out)
+                self._held_up_s += trio.current_time() - before
             if sink.error is not None:
                 raise sink.error
             relayed = await self._relay(leg)
@@ -159,10 +168,21 @@ class DecodeRun:
             out = relayed
         answer = sink.finish() if isinstance(sink, Assembler) else out
         self._completed = True
+        self._tell_pace()
         await life.complete(answer, sink)
         self.core.trust.succeeded(self._iid, Phase.DECODE)
         self._see_off(leg)
         return None
+
+    def _tell_pace(self) -> None:
+        """Say how long the engine took for its whole answer, by what it was to take."""
+        life, now, first = self.life, trio.current_time(), self.life.record.first_token_at
+        if first is None or self._held_up_s > _HELD_UP * (now - first):
+            return
+        usage = self._sink.usage
+        tokens = usage.completion_tokens if usage else self._sink.tokens
+        steps = life.core.prices.paces.steps(self._iid, now) - self._steps_then
+        life.core.prices.paces.decoded(self._iid, steps=steps, tokens=tokens - 1)
 
     def close(self) -> None:
         """Close the leg, unless it is being seen off; tell what it has come to."""
@@ -220,6 +240,7 @@ class DecodeRun:
                             tell_at = sink.tokens + _TOKENS_AT_ONCE
             if outrun:
                 await life.reply.flush()
+                self._held_up_s += current_time() - heard
                 heard = current_time()
             elif current_time() >= heard + gap_s:
                 return None

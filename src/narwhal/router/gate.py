@@ -24,49 +24,71 @@ class Gate:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def judge(self, life: RequestLife) -> Verdict | None:
-        """Let a request in or refuse it; None where admission is `open`, which refuses nobody."""
+    def judge(self, life: RequestLife, *, waited: bool = False) -> Verdict | None:
+        """Let a request in or refuse it; None where admission is `open`, which refuses nobody.
+
+        One that has `waited` for a seat is behind nobody who waits for one.
+        """
         core = self._core
         if not core.predictive:
             return None
         now = trio.current_time()
         prefills = core.live(Phase.PREFILL, life.avoid, now)
         if not core.splits:
-            return self._judge(life, self._unshared(prefills), (), now)
+            return self._whole(life, prefills, now)
         decodes = core.live(Phase.DECODE, life.avoid, now)
-        verdict = self._judge(life, prefills, decodes, now)
-        if isinstance(verdict, Refused) and core.prices.backs_up(verdict):
-            # A decode engine can run both phases, as long as nothing decodes there: what the two
-            # do to each other was not measured.
-            whole = self._judge(life, self._unshared(decodes), (), now)
+        line_s = core.desks[Phase.PREFILL].line_s + (0.0 if waited else core.queue.line_s)
+        verdict = self._split(life, prefills, decodes, now, line_s)
+        if (
+            isinstance(verdict, Refused)
+            and core.prices.backs_up(verdict)
+            and core.prices.any_idle_decoder(decodes)
+        ):
+            # A decode engine can run both phases, as long as nothing decodes there.
+            whole = self._whole(life, decodes, now)
             if isinstance(whole, Admitted):
-                return attrs.evolve(whole, whole=True)
+                return whole
         return verdict
 
-    def _judge(
-        self, life: RequestLife, prefills: Sequence[str], decodes: Sequence[str], now: float
+    def _split(
+        self,
+        life: RequestLife,
+        prefills: Sequence[str],
+        decodes: Sequence[str],
+        now: float,
+        line_s: float,
     ) -> Verdict:
-        prices = self._core.prices
+        prices, tokens = self._core.prices, life.prompt_tokens
         return judge(
-            prices.prefill_paths(prefills, life.prompt_tokens, now),
-            prices.decode_paths(decodes, life.prompt_tokens, life.output_tokens, now=now),
+            prices.prefill_paths(prefills, tokens, now, decoders=decodes, line_s=line_s),
+            prices.decode_paths(decodes, tokens, life.output_tokens, now=now),
             waited_s=now - life.arrival,
             targets=prices.targets,
         )
 
-    def _unshared(self, iids: Sequence[str]) -> list[str]:
-        residents = self._core.ledger.residents
-        return [iid for iid in iids if not residents(iid, Phase.DECODE)]
+    def _whole(self, life: RequestLife, iids: Sequence[str], now: float) -> Verdict:
+        prices = self._core.prices
+        verdict = judge(
+            prices.whole_paths(iids, life.prompt_tokens, life.output_tokens, now),
+            (),
+            waited_s=now - life.arrival,
+            targets=prices.targets,
+        )
+        return attrs.evolve(verdict, whole=True) if isinstance(verdict, Admitted) else verdict
 
     def hopeless_at(self, life: RequestLife) -> float:
         """When even an idle engine would be too late for a request that waits; Trio's clock."""
         core = self._core
         if not core.predictive:
             return float("inf")
-        paths = core.prices.prefill_paths(
-            core.live(Phase.PREFILL, life.avoid, trio.current_time()),
-            life.prompt_tokens,
-            trio.current_time(),
+        now = trio.current_time()
+        live = core.live(Phase.PREFILL, life.avoid, now)
+        paths = (
+            core.prices.prefill_paths(
+                live, life.prompt_tokens, now, decoders=core.live(Phase.DECODE, life.avoid, now)
+            )
+            if core.splits
+            else core.prices.whole_paths(live, life.prompt_tokens, life.output_tokens, now)
         )
         least = min((path.alone_s for path in paths), default=0.0)
         return life.arrival + core.prices.targets.budget_s - least

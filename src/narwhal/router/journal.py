@@ -38,6 +38,7 @@ class JournalWriter:
                 version=__version__,
                 model=config.model,
                 ttft_s=config.slo.ttft_s,
+                ttft_scope=config.slo.ttft_scope,
                 tpot_s=config.slo.tpot_s,
                 engines=tuple(EngineSummary(e.iid, e.role, e.pin) for e in config.engines),
             )

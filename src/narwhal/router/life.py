@@ -13,6 +13,7 @@ from narwhal.model import (
     Phase,
     Stopwatch,
     Terminal,
+    TtftScope,
 )
 from narwhal.retry import NoRetry
 from narwhal.router import outcomes
@@ -26,6 +27,7 @@ from narwhal.wire import openai
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from narwhal.fleet import Reservation
     from narwhal.model import Failure, Route
     from narwhal.router.core import Core
     from narwhal.router.reply import Reply
@@ -73,8 +75,10 @@ class RequestLife:
         self.record = Record(client_id=client_id)
         self.request: CompletionRequest
         self.prompt_tokens = 0
-        self.whole_on: str | None = None
-        """The engine that runs both phases of the first attempt, if one is to."""
+        self.whole = False
+        """Whether one engine runs both phases of the first attempt."""
+        self.expected_decode: Reservation | None = None
+        """The claim of its decode while that has no engine."""
         self.avoid: frozenset[str] = frozenset()
         self._scope = trio.CancelScope(deadline=self.deadline)
         self._telling = trio.CancelScope()
@@ -218,7 +222,7 @@ class RequestLife:
         finally:
             core.queue.leave()
         if outcome.terminal is Terminal.COMPLETED:
-            core.served(trio.current_time() - begun)
+            core.service.served(trio.current_time() - begun)
         return outcome
 
     @property
@@ -295,13 +299,22 @@ class RequestLife:
 
     def prefill_ended(self, now: float) -> None:
         """A prefill answered."""
-        self.record.prefill_ttft_s = now - self.arrival
+        self.record.prefill_ttft_s = ttft = now - self.arrival
+        self._turned_out(TtftScope.PREFILL, ttft)
 
     def first_token(self, now: float, *, whole: bool) -> None:
         """The engine generated its first token; in a plain leg that ends the prefill."""
         if whole:
             self.prefill_ended(now)
         self.record.first_token_at = now
+        self.record.first_token_ttft_s = ttft = now - self.arrival
+        self._turned_out(TtftScope.FIRST_TOKEN, ttft)
+
+    def _turned_out(self, scope: TtftScope, ttft_s: float) -> None:
+        """Compare with what was projected, if the projection was of that and the first attempt."""
+        projected = self.record.projected_ttft_s
+        if scope is self.core.config.slo.ttft_scope and projected and not self.record.attempts:
+            self.core.prices.turned_out(projected, ttft_s)
 
     async def write(self, out: bytes) -> None:
         """Send complete events on, waiting for the client if need be."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import attrs
 
 from narwhal.admission import Cause, DecodePath, OutputHistory, PrefillPath, Targets
-from narwhal.fleet import UNPLACED, Claim
+from narwhal.fleet import UNPLACED, Claim, filled_to
 from narwhal.model import Phase, TtftScope
+from narwhal.profiles import mean_profile
+from narwhal.router.paces import Paces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,6 +20,16 @@ if TYPE_CHECKING:
     from narwhal.config import FleetConfig
     from narwhal.fleet import Ledger, Orphans
     from narwhal.profiles import Profile
+
+
+class _Load(NamedTuple):
+    """Decodes, as they weigh on one engine."""
+
+    requests: float
+    tokens: int
+    """KV tokens at their ends."""
+    mean_tokens: float
+    """KV tokens over their lifetimes."""
 
 
 class Prices:
@@ -38,7 +52,9 @@ class Prices:
             margin=config.serving.admission_margin,
         )
         self.output = OutputHistory()
+        self.paces = Paces(ledger, profiles)
         self.profiles = profiles
+        self._mean = mean_profile(list(profiles.values())) if profiles else None
         self._ledger = ledger
         self._orphans = orphans
         self._to_first_token = config.slo.ttft_scope is TtftScope.FIRST_TOKEN
@@ -57,31 +73,81 @@ class Prices:
             seconds = self.profiles[iid].prefill_seconds(prompt_tokens)
         return Claim(prompt_tokens=prompt_tokens, seconds=seconds)
 
+    def _prefill_s(self, iid: str, prompt_tokens: int) -> float:
+        """Seconds of a prefill that has the engine to itself, at the pace of late."""
+        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
+        own = self.profiles[iid].prefill_seconds(prompt_tokens)
+        return own * self.paces.of(iid, Phase.PREFILL)
+
+    def turned_out(self, projected_s: float, ttft_s: float) -> None:
+        """A TTFT that was projected to be `projected_s` was `ttft_s`."""
+        self.paces.projected(projected_s, ttft_s, budget_s=self.targets.budget_s)
+
     @staticmethod
     def backs_up(refused: Refused) -> bool:
         """Whether another prefill engine could have made the difference."""
         return refused.cause in (Cause.BACKLOG, Cause.NO_ENGINE)
 
+    def mean_prefill_s(self, prompt_tokens: int) -> float:
+        """What a prefill that has no engine yet is predicted to take; 0 if that is not known."""
+        return 0.0 if self._mean is None else self._mean.prefill_seconds(prompt_tokens)
+
+    def any_idle_decoder(self, iids: Sequence[str]) -> bool:
+        """Whether there is an engine on which nothing decodes."""
+        return not all(self._ledger.residents(iid, Phase.DECODE) for iid in iids)
+
     # Paths
 
     def prefill_paths(
-        self, iids: Sequence[str], prompt_tokens: int, now: float
+        self,
+        iids: Sequence[str],
+        prompt_tokens: int,
+        now: float,
+        *,
+        decoders: Sequence[str],
+        line_s: float = 0.0,
     ) -> list[PrefillPath]:
-        """A prefill of the prompt, on each of these engines."""
-        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
-        return [self._prefill_path(iid, prompt_tokens, now) for iid in iids]
+        """A prefill of the prompt, on each of these engines, for a decode on one of `decoders`.
 
-    def _prefill_path(self, iid: str, prompt_tokens: int, now: float) -> PrefillPath:
-        assert self.profiles is not None  # noqa: S101 - see above
+        `line_s` is the work that waits for a place on any of them and comes first.
+        """
+        after_s = self._after(decoders, prompt_tokens)
+        paths = [self._prefill_path(iid, prompt_tokens, now, after_s) for iid in iids]
+        if not line_s or not paths:
+            return paths
+        line_s *= self.paces.mean(iids, Phase.PREFILL) * self.paces.caution
+        free_in_s = filled_to([path.ahead_s for path in paths], line_s)
+        return [attrs.evolve(path, ahead_s=max(path.ahead_s, free_in_s)) for path in paths]
+
+    def whole_paths(
+        self, iids: Sequence[str], prompt_tokens: int, output_tokens: int, now: float
+    ) -> list[PrefillPath]:
+        """Both phases on each of these engines. The first token is the prefill's own."""
+        decodes = self.decode_paths(iids, prompt_tokens, output_tokens, now=now)
+        return [
+            self._prefill_path(decode.iid, prompt_tokens, now, 0.0, decode) for decode in decodes
+        ]
+
+    def _prefill_path(
+        self,
+        iid: str,
+        prompt_tokens: int,
+        now: float,
+        after_s: float,
+        decode: DecodePath | None = None,
+    ) -> PrefillPath:
+        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
         profile = self.profiles[iid]
-        ahead = self._ledger.backlog_s(iid, now)
+        ahead = self._ledger.backlog_s(iid, now) * self.paces.caution
         if not self._fits(iid, profile, prompt_tokens, now):
             ahead = max(ahead, self._orphans.last_ends(iid, now) - now)
         return PrefillPath(
             iid=iid,
             ahead_s=ahead,
-            own_s=profile.prefill_seconds(prompt_tokens),
-            after_s=self._after(profile, prompt_tokens),
+            own_s=self._prefill_s(iid, prompt_tokens),
+            after_s=after_s,
+            decode=decode,
+            measured=decode is None or not self._ledger.residents(iid, Phase.DECODE),
         )
 
     def _fits(self, iid: str, profile: Profile, prompt_tokens: int, now: float) -> bool:
@@ -93,37 +159,66 @@ class Prices:
         resident = sum(self._ledger.tokens(iid, phase) for phase in legs)
         return profile.fits_memory(pinned + resident + prompt_tokens)
 
-    def _after(self, profile: Profile, prompt_tokens: int) -> float:
-        """From the end of a prefill to a first token, if the TTFT target covers that."""
+    def _after(self, decoders: Sequence[str], prompt_tokens: int) -> float:
+        """From the end of a prefill to the first token, if the TTFT target covers that.
+
+        The handoff to an idle decode engine and its first step, where the two take least.
+        """
         if not self._to_first_token:
             return 0.0
-        return profile.handoff_seconds(prompt_tokens) + profile.idle_interval()
+        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
+        profiles = [self.profiles[iid] for iid in decoders]
+        return min(
+            (
+                profile.handoff_seconds(prompt_tokens) + profile.decode_interval(1, prompt_tokens)
+                for profile in profiles
+            ),
+            default=0.0,
+        )
 
     def decode_paths(
-        self, iids: Sequence[str], prompt_tokens: int, output_tokens: int, *, now: float
+        self,
+        iids: Sequence[str],
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        now: float,
+        expected: Claim | None = None,
     ) -> list[DecodePath]:
-        """A decode on each of these engines, as it would be with the request there."""
-        return [
-            self._decode_path(iid, len(iids), prompt_tokens, output_tokens, now) for iid in iids
-        ]
+        """A decode on each of these engines, as it would be with the request there.
 
-    def _decode_path(
-        self, iid: str, engines: int, prompt_tokens: int, output_tokens: int, now: float
-    ) -> DecodePath:
+        `expected` is its own claim if it stands among those that have no engine yet: no request
+        is in its own way.
+        """
+        own = Claim(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        to_come = self._to_come(expected, len(iids))
+        return [self._decode_path(iid, own, to_come, now) for iid in iids]
+
+    def _to_come(self, expected: Claim | None, engines: int) -> _Load:
+        """The share of one engine in the decodes that have none yet, without `expected`."""
+        ledger = self._ledger
+        requests = ledger.residents(UNPLACED, Phase.DECODE)
+        tokens = ledger.tokens(UNPLACED, Phase.DECODE)
+        mean_tokens = ledger.mean_tokens(UNPLACED, Phase.DECODE)
+        if expected is not None:
+            requests -= 1
+            tokens -= expected.tokens
+            mean_tokens -= expected.mean_tokens
+        engines = max(1, engines)
+        return _Load(requests / engines, -(-tokens // engines), mean_tokens / engines)
+
+    def _decode_path(self, iid: str, own: Claim, to_come: _Load, now: float) -> DecodePath:
         assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
         profile, ledger = self.profiles[iid], self._ledger
-        own = Claim(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-        to_come = ledger.residents(UNPLACED, Phase.DECODE) / engines
-        requests = 1 + ledger.residents(iid, Phase.DECODE) + to_come
-        mean_tokens = own.mean_tokens + ledger.mean_tokens(iid, Phase.DECODE)
-        mean_tokens += ledger.mean_tokens(UNPLACED, Phase.DECODE) / engines
-        kv_tokens = own.tokens + ledger.tokens(iid, Phase.DECODE)
-        kv_tokens += -(-ledger.tokens(UNPLACED, Phase.DECODE) // engines)
+        requests = 1 + ledger.residents(iid, Phase.DECODE) + to_come.requests
+        mean_tokens = own.mean_tokens + ledger.mean_tokens(iid, Phase.DECODE) + to_come.mean_tokens
+        kv_tokens = own.tokens + ledger.tokens(iid, Phase.DECODE) + to_come.tokens
+        pace = self.paces.of(iid, Phase.DECODE)
         capacity = profile.kv_capacity_tokens
         return DecodePath(
             iid=iid,
-            interval_s=profile.decode_interval(requests, mean_tokens),
-            alone_s=profile.decode_interval(1, own.mean_tokens),
+            interval_s=pace * profile.decode_interval(requests, mean_tokens),
+            alone_s=pace * profile.decode_interval(1, own.mean_tokens),
             kv_tokens=kv_tokens + self._orphans.tokens(iid, now),
             own_tokens=own.tokens,
             capacity=inf if capacity is None else capacity,

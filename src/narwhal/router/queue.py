@@ -20,9 +20,10 @@ class Admission(Enum):
 
 
 class _Waiter:
-    __slots__ = ("told", "verdict", "woken")
+    __slots__ = ("seconds", "told", "verdict", "woken")
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
         self.verdict = Admission.CLOSED  # until somebody says better
         self.told = False
         self.woken = trio.Event()
@@ -42,11 +43,17 @@ class AdmissionQueue:
         self.admitted = 0
         self._waiters: OrderedDict[_Waiter, None] = OrderedDict()
         self._closed = False
+        self._line_s = 0.0
 
     @property
     def waiting(self) -> int:
         """Requests that wait for a seat."""
         return len(self._waiters)
+
+    @property
+    def line_s(self) -> float:
+        """What their prefills are predicted to take, in seconds of one engine."""
+        return self._line_s if self._waiters else 0.0
 
     def admit_nowait(self) -> Admission | None:
         """Admit or turn away at once; None if there is a place to wait in."""
@@ -59,8 +66,8 @@ class AdmissionQueue:
             return Admission.FULL
         return None
 
-    async def admit(self) -> Admission:
-        """Admit, or wait for a seat.
+    async def admit(self, seconds: float = 0.0) -> Admission:
+        """Admit, or wait for a seat. `seconds` is what the prefill is predicted to take.
 
         A cancel gives up the place, or the seat if it just came; one that was asked for in the
         same moment as the seat is heard first, so that nobody is admitted who is gone.
@@ -68,7 +75,8 @@ class AdmissionQueue:
         verdict = self.admit_nowait()
         if verdict is not None:
             return verdict
-        waiter = _Waiter()
+        waiter = _Waiter(seconds)
+        self._line_s = self.line_s + seconds
         self._waiters[waiter] = None
         try:
             await waiter.woken.wait()
@@ -76,6 +84,7 @@ class AdmissionQueue:
         except trio.Cancelled:
             if not waiter.told:
                 del self._waiters[waiter]
+                self._line_s -= waiter.seconds
             elif waiter.verdict is Admission.SEAT:
                 self.leave()
             raise
@@ -96,6 +105,7 @@ class AdmissionQueue:
 
     def _wake(self, verdict: Admission) -> None:
         waiter, _ = self._waiters.popitem(last=False)
+        self._line_s -= waiter.seconds
         waiter.verdict = verdict
         waiter.told = True
         waiter.woken.set()

@@ -30,6 +30,7 @@ class Record:
     limits: list[Limit] = attrs.field(factory=list)
     attempts: list[AttemptRow] = attrs.field(factory=list)
     prefill_ttft_s: float | None = None
+    first_token_ttft_s: float | None = None
     projected_ttft_s: float | None = None
     ttft_s: float | None = None
     first_token_at: float | None = None
@@ -111,6 +112,7 @@ class Record:
             spent=spent,
             ttft_s=self.ttft_s,
             prefill_ttft_s=self.prefill_ttft_s,
+            first_token_ttft_s=self.first_token_ttft_s,
             projected_ttft_s=self.projected_ttft_s,
             tpot_s=self.tpot_s,
             tokenize_fallback=self.tokenize_fallback,

@@ -47,6 +47,10 @@ class Place:
     ) -> None:
         self.release()
 
+    def done(self) -> None:
+        """The leg came to its end, and took the engine as long as it now has."""
+        self.reservation.done = True
+
     def release(self) -> None:
         """Give the place back, exactly once; whoever waits and can use it has it on return."""
         self.reservation.release(trio.current_time())
@@ -54,11 +58,17 @@ class Place:
 
 
 class _Waiter:
-    __slots__ = ("_again_at", "_alarm", "claim", "key", "pick", "place", "woken")
+    __slots__ = ("_again_at", "_alarm", "claim", "key", "pick", "place", "seconds", "woken")
 
     def __init__(
-        self, pick: Pick, claim: ClaimOn, key: object, again_at: Callable[[], float]
+        self,
+        pick: Pick,
+        claim: ClaimOn,
+        key: object,
+        again_at: Callable[[], float],
+        seconds: float,
     ) -> None:
+        self.seconds = seconds
         self.pick = pick
         self.claim = claim
         self.key = key
@@ -96,11 +106,17 @@ class SeatDesk:
         self.per_engine = per_engine
         self._ledger = ledger
         self._waiters: OrderedDict[_Waiter, None] = OrderedDict()
+        self._line_s = 0.0
 
     @property
     def waiting(self) -> int:
         """Legs that wait for a place."""
         return len(self._waiters)
+
+    @property
+    def line_s(self) -> float:
+        """What those are predicted to take, in seconds of one engine."""
+        return self._line_s if self._waiters else 0.0
 
     def free(self, iid: str) -> float:
         """Places left on `iid`."""
@@ -124,6 +140,7 @@ class SeatDesk:
         *,
         key: object = None,
         again_at: Callable[[], float] = lambda: inf,
+        seconds: float = 0.0,
     ) -> Place:
         """As `take_nowait`, and wait in line if there is none free.
 
@@ -133,12 +150,13 @@ class SeatDesk:
         `again_at` gives: when it may next choose differently for other reasons. That is asked
         each time `pick` finds nothing, for an engine may come to be avoided during the wait. A
         cancel leaves the line, and gives the place back if it just came; after a wait, one that
-        was asked for in the same moment is heard first.
+        was asked for in the same moment is heard first. `seconds` is what the leg is predicted to
+        take.
         """
         if not self._waiters and (place := self.take_nowait(pick, claim)) is not None:
             return place
-        waiter = _Waiter(pick, claim, key, again_at)
-        self._waiters[waiter] = None
+        waiter = _Waiter(pick, claim, key, again_at, seconds)
+        self._stand_in_line(waiter)
         # Others may wait for engines that this leg does not want: it need not stand behind them.
         self.serve_waiters()
         try:
@@ -148,7 +166,7 @@ class SeatDesk:
             await trio.lowlevel.checkpoint()
         except trio.Cancelled:
             if waiter.place is None:
-                del self._waiters[waiter]
+                self._leave_line(waiter)
                 if waiter.armed:
                     self.serve_waiters()  # another one has to see to it that they ask again
             else:
@@ -171,6 +189,14 @@ class SeatDesk:
                 in_vain.add(waiter.key)
                 waiter.arm()
             else:
-                del self._waiters[waiter]
+                self._leave_line(waiter)
                 waiter.place = place
                 waiter.woken.set()
+
+    def _stand_in_line(self, waiter: _Waiter) -> None:
+        self._line_s = self.line_s + waiter.seconds
+        self._waiters[waiter] = None
+
+    def _leave_line(self, waiter: _Waiter) -> None:
+        del self._waiters[waiter]
+        self._line_s -= waiter.seconds

@@ -78,6 +78,7 @@ class Router:
         self._telemetry = Telemetry(
             engines=[spec.iid for spec in config.engines],
             ttft_s=config.slo.ttft_s,
+            ttft_scope=config.slo.ttft_scope,
             tpot_s=config.slo.tpot_s,
             version=__version__,
             model=config.model,
@@ -219,6 +220,7 @@ class Router:
             retained=core.retained,
             retry_credits=core.credits.available,
             engines=tuple(self._engine_view(spec) for spec in self.config.engines),
+            takers={phase: tuple(core.fit(phase)) for phase in core.ledger.PHASES},
         )
 
     def _engine_view(self, spec: EngineSpec) -> EngineView:
@@ -237,6 +239,7 @@ class Router:
             residents=residents,
             reserved_tokens=sum(core.ledger.tokens(iid, phase) for phase in legs),
             backlog_s=core.ledger.backlog_s(iid, now),
+            pace={phase: core.prices.paces.of(iid, phase) for phase in legs},
             orphan_tokens=core.orphans.tokens(iid, now),
             pools={
                 Pool.SERVING: _pool_view(pools.data),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from narwhal.simulate.plan import Plan
     from narwhal.simulate.recording import Abandoned
     from narwhal.telemetry import AttemptRow, RequestRow
-    from narwhal.telemetry.state import Totals
+    from narwhal.telemetry.totals import Totals
 
 DONE = b"data: [DONE]\n\n"
 

@@ -92,9 +92,9 @@ class RecordingQueue(AdmissionQueue):
         self.passed += bool(waiting) and verdict is Admission.SEAT
         return verdict
 
-    async def admit(self) -> Admission:  # noqa: D102 - as its base
+    async def admit(self, seconds: float = 0.0) -> Admission:  # noqa: D102 - as its base
         self.most_waiting = max(self.most_waiting, self.waiting + 1)
-        return await super().admit()
+        return await super().admit(seconds)
 
     def _wake(self, verdict: Admission) -> None:
         # They stand in the order of their coming, so numbering them now is not too late.

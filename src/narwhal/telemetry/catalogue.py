@@ -229,7 +229,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "ttft_projection_ratio",
         Kind.HISTOGRAM,
         "ratio",
-        "Actual over projected time from arrival to the end of the prefill, of first attempts.",
+        "Actual over projected TTFT, both as slo.ttft_scope has it, of requests with one attempt.",
         scale=Scale.RATIO,
     ),
     Metric("queue_depth", Kind.GAUGE, "requests", "Requests waiting to be admitted.", scraped=True),
@@ -266,6 +266,14 @@ CATALOGUE: tuple[Metric, ...] = (
         scraped=True,
     ),
     Metric(
+        "pace_ratio",
+        Kind.GAUGE,
+        "ratio",
+        "What an engine's work takes over what its profile says, of late; 1 until that is known.",
+        (ENGINE, LEG),
+        scraped=True,
+    ),
+    Metric(
         "kv_tokens",
         Kind.GAUGE,
         "tokens",
@@ -293,7 +301,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "ttft_seconds",
         Kind.HISTOGRAM,
         "seconds",
-        "Arrival to the first token handed to the client.",
+        "Arrival to the first token handed to the client; of a whole answer, to all of it.",
         scale=Scale.TTFT,
     ),
     Metric(
@@ -301,6 +309,13 @@ CATALOGUE: tuple[Metric, ...] = (
         Kind.HISTOGRAM,
         "seconds",
         "Arrival to the end of the prefill that the answer was generated from.",
+        scale=Scale.TTFT,
+    ),
+    Metric(
+        "first_token_ttft_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "Arrival to the first token that an engine generated for the answer, streamed or not.",
         scale=Scale.TTFT,
     ),
     Metric(

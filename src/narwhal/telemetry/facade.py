@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from narwhal.model import Limit, Route, Terminal
+from narwhal.model import Limit, Route, Terminal, TtftScope
 from narwhal.telemetry.catalogue import Endpoint, StatusClass
 from narwhal.telemetry.codes import code_label
 from narwhal.telemetry.journal import Journal
@@ -13,7 +13,8 @@ from narwhal.telemetry.live import LiveState
 from narwhal.telemetry.metrics import Metrics
 from narwhal.telemetry.rows import StopRow
 from narwhal.telemetry.scrape import live_readings
-from narwhal.telemetry.state import Totals, encode_state, state_document
+from narwhal.telemetry.state import encode_state, state_document
+from narwhal.telemetry.totals import Totals, admission_totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ CLIENT_GONE = 499
 """The status that logs conventionally give a request whose client left: it was sent none."""
 
 _ENDPOINT = {Route.COMPLETIONS: Endpoint.COMPLETIONS, Route.CHAT: Endpoint.CHAT}
+_TURNED_AWAY = frozenset({Terminal.REJECTED, Terminal.REFUSED})
 _CLASSES = {2: StatusClass.SUCCESS, 4: StatusClass.CLIENT, 5: StatusClass.SERVER}
 
 
@@ -52,6 +54,7 @@ class Telemetry:
         version: str,
         model: str,
         started: float,
+        ttft_scope: TtftScope = TtftScope.PREFILL,
         journaled: bool = False,
     ) -> None:
         """`started` is now on the clock that `state` will be asked with.
@@ -63,6 +66,7 @@ class Telemetry:
         )
         self.journal = Journal()
         self._journaled = journaled
+        self._ttft_scope = ttft_scope
         self._version = version
         self._model = model
         self._started = started
@@ -72,6 +76,7 @@ class Telemetry:
         self._listeners: list[Callable[[RequestRow], None]] = []
         self._received = 0
         self._terminals = dict.fromkeys(Terminal, 0)
+        self._rejections: dict[str, int] = {}
         self._limits = dict.fromkeys(Limit, 0)
         self._attempts = 0
         self._retries = 0
@@ -106,6 +111,7 @@ class Telemetry:
             kv_released=self._kv_released,
             kv_orphaned=self._kv_orphaned,
             journal_dropped=self.journal.dropped,
+            admission=admission_totals(self.metrics, self._rejections, self._ttft_scope),
         )
 
     # Requests
@@ -118,6 +124,9 @@ class Telemetry:
     def request_ended(self, row: RequestRow) -> None:
         """It reached its terminal. Called once, with all there is to know about it."""
         self._terminals[row.terminal] += 1
+        if row.terminal in _TURNED_AWAY:
+            code = code_label(row.code)
+            self._rejections[code] = self._rejections.get(code, 0) + 1
         self._recent.append(row)
         if self._journaled:
             self.journal.append_nowait(row)
@@ -154,12 +163,20 @@ class Telemetry:
             metrics.ttft.observe(row.ttft_s)
         if row.prefill_ttft_s is not None:
             metrics.prefill_ttft.observe(row.prefill_ttft_s)
-            if row.projected_ttft_s and len(row.attempts) == 1:
-                metrics.projection_ratio.observe(row.prefill_ttft_s / row.projected_ttft_s)
+        if row.first_token_ttft_s is not None:
+            metrics.first_token_ttft.observe(row.first_token_ttft_s)
+        self._compare(row)
         if row.tpot_s is not None:
             metrics.tpot.observe(row.tpot_s)
         if row.terminal is Terminal.COMPLETED:
             metrics.request.observe(row.request_s)
+
+    def _compare(self, row: RequestRow) -> None:
+        """Projected and actual, of the same stretch of time."""
+        to_first_token = self._ttft_scope is TtftScope.FIRST_TOKEN
+        actual = row.first_token_ttft_s if to_first_token else row.prefill_ttft_s
+        if actual is not None and row.projected_ttft_s and len(row.attempts) == 1:
+            self.metrics.projection_ratio.observe(actual / row.projected_ttft_s)
 
     def _count_tokens(self, row: RequestRow) -> None:
         if row.prompt_tokens is not None and row.prefill_ttft_s is not None:

@@ -96,6 +96,7 @@ def _request(row: RequestRow) -> dict[str, object]:
         "request_s": _seconds(row.request_s),
         "ttft_s": _seconds(row.ttft_s),
         "prefill_ttft_s": _seconds(row.prefill_ttft_s),
+        "first_token_ttft_s": _seconds(row.first_token_ttft_s),
         "projected_ttft_s": _seconds(row.projected_ttft_s),
         "tpot_s": _seconds(row.tpot_s),
         "spent_s": {phase: _seconds(spent) for phase, spent in row.spent.items()},
@@ -131,7 +132,7 @@ def _start(row: StartRow) -> dict[str, object]:
         "schema": SCHEMA,
         "version": row.version,
         "model": row.model,
-        "slo": {"ttft_s": row.ttft_s, "tpot_s": row.tpot_s},
+        "slo": {"ttft_s": row.ttft_s, "ttft_scope": row.ttft_scope, "tpot_s": row.tpot_s},
         "engines": [{"iid": e.iid, "role": e.role, "pin": e.pin} for e in row.engines],
     }
 

@@ -43,6 +43,8 @@ class EngineView:
     """KV tokens that its residents will hold at their ends."""
     backlog_s: float = 0.0
     """Predicted seconds of its resident prefills."""
+    pace: Mapping[Phase, float] = attrs.field(factory=dict)
+    """What its work takes over what its profile says, of late; empty: not known."""
     orphan_tokens: int = 0
     """KV tokens of handoffs it still holds though no decode will fetch them."""
     pools: Mapping[Pool, PoolView] = attrs.field(factory=dict)
@@ -62,6 +64,8 @@ class LiveState:
     """Requests held in memory."""
     retry_credits: float = 0.0
     engines: tuple[EngineView, ...] = ()
+    takers: Mapping[Phase, tuple[str, ...]] = attrs.field(factory=dict)
+    """The engines that take legs of each phase, by `iid`; an engine may take both."""
 
 
 class StateSource(Protocol):

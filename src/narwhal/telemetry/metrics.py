@@ -104,6 +104,7 @@ class Metrics:
         self.queue_wait = histogram("queue_wait_seconds")
         self.ttft = histogram("ttft_seconds")
         self.prefill_ttft = histogram("prefill_ttft_seconds")
+        self.first_token_ttft = histogram("first_token_ttft_seconds")
         self.tpot = histogram("tpot_seconds")
         self.request = histogram("request_seconds")
         self.projection_ratio = histogram("ttft_projection_ratio")

@@ -41,7 +41,8 @@ The edges are scaled to the fleet's targets `slo.ttft_s` and `slo.tpot_s`. Each 
 an edge, so the share of requests that met it is exact:
 `narwhal_ttft_seconds_bucket{{le="<target>"}} / narwhal_ttft_seconds_count`.
 
-- `queue_wait_seconds`, `ttft_seconds` and `prefill_ttft_seconds`: `slo.ttft_s` times {ttft}.
+- `queue_wait_seconds`, `ttft_seconds`, `prefill_ttft_seconds` and `first_token_ttft_seconds`:
+  `slo.ttft_s` times {ttft}.
 - `tpot_seconds`: `slo.tpot_s` times {tpot}.
 - `request_seconds`: what a request of so many output tokens takes when it just meets both
   targets, `slo.ttft_s + (tokens - 1) * slo.tpot_s`, for 1 and for 16 to 16384 tokens in doublings.

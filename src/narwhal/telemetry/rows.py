@@ -18,7 +18,7 @@ from narwhal.model import Phase
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from narwhal.model import FailureClass, Limit, Role, Route, Terminal
+    from narwhal.model import FailureClass, Limit, Role, Route, Terminal, TtftScope
     from narwhal.placement import Why
     from narwhal.telemetry.catalogue import AttemptResult
 
@@ -108,8 +108,11 @@ class RequestRow:
     """Arrival to the first token handed to the client."""
     prefill_ttft_s: float | None = None
     """Arrival to the end of the prefill that the answer was generated from."""
+    first_token_ttft_s: float | None = None
+    """Arrival to the first token that an engine generated for the answer, streamed or not."""
     projected_ttft_s: float | None = None
-    """`prefill_ttft_s` as projected when it was admitted, if it was priced."""
+    """What admission projected, if it was priced: of the two above the one that
+    `slo.ttft_scope` names."""
     tpot_s: float | None = None
     """Mean time between output tokens, if there were two or more."""
     tokenize_fallback: bool = False
@@ -143,6 +146,7 @@ class StartRow:
     version: str
     model: str
     ttft_s: float
+    ttft_scope: TtftScope
     tpot_s: float
     engines: tuple[EngineSummary, ...]
 

@@ -32,12 +32,14 @@ def live_readings(live: LiveState) -> Readings:
         "kv_tokens": {(engine.iid,): engine.reserved_tokens for engine in live.engines},
         "seats": {},
         "residents": {},
+        "pace_ratio": {},
         "pool_connections": {},
     }
     for engine in live.engines:
         for leg in LEGS:
             readings["seats"][engine.iid, leg] = engine.seats.get(leg, 0)
             readings["residents"][engine.iid, leg] = engine.residents.get(leg, 0)
+            readings["pace_ratio"][engine.iid, leg] = engine.pace.get(leg, 1.0)
         for pool, view in engine.pools.items():
             counts = zip(PoolSlot, (view.idle, view.busy, view.waiting), strict=True)
             for slot, count in counts:

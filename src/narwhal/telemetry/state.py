@@ -7,34 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from narwhal.model import Limit, Terminal
     from narwhal.telemetry.live import EngineView, LiveState
     from narwhal.telemetry.rows import RequestRow
-
-
-@attrs.frozen(kw_only=True)
-class Totals:
-    """Counts since the start."""
-
-    received: int
-    terminals: Mapping[Terminal, int]
-    limits_fired: Mapping[Limit, int]
-    attempts: int
-    retries: int
-    kv_released: int
-    kv_orphaned: int
-    journal_dropped: int
-
-    @property
-    def in_flight(self) -> int:
-        """Requests received and not ended."""
-        return self.received - sum(self.terminals.values())
+    from narwhal.telemetry.totals import AdmissionTotals, Totals
 
 
 def state_document(
@@ -61,6 +41,7 @@ def state_document(
             "retained": live.retained,
             "terminals": dict(totals.terminals),
         },
+        "admission": _admission(totals.admission),
         "limits_fired": dict(totals.limits_fired),
         "attempts": {
             "total": totals.attempts,
@@ -73,6 +54,7 @@ def state_document(
             "orphan_tokens": sum(engine.orphan_tokens for engine in live.engines),
         },
         "journal": {"dropped": totals.journal_dropped},
+        "pools": {phase: list(iids) for phase, iids in live.takers.items()},
         "engines": [_engine(engine) for engine in live.engines],
         "recent": [_outcome(row) for row in recent],
     }
@@ -81,6 +63,21 @@ def state_document(
 def encode_state(document: Mapping[str, object]) -> bytes:
     """Return the document as indented JSON: it is read by people as often as by programs."""
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _admission(totals: AdmissionTotals) -> dict[str, object]:
+    ratio = totals.mean_ratio
+    return {
+        "offers": {"sized": totals.sized, "unsized": totals.unsized},
+        "refusals": dict(totals.refusals),
+        "rejections": dict(totals.rejections),
+        "unserved_placements": dict(totals.unserved),
+        "ttft_projection": {
+            "scope": totals.ttft_scope,
+            "requests": totals.projected,
+            "mean_ratio": None if ratio is None else round(ratio, 6),
+        },
+    }
 
 
 def _engine(engine: EngineView) -> dict[str, object]:
@@ -94,6 +91,7 @@ def _engine(engine: EngineView) -> dict[str, object]:
         "residents": dict(engine.residents),
         "reserved_tokens": engine.reserved_tokens,
         "backlog_s": round(engine.backlog_s, 6),
+        "pace": {phase: round(ratio, 6) for phase, ratio in engine.pace.items()},
         "orphan_tokens": engine.orphan_tokens,
         "pools": {
             pool: {"idle": view.idle, "busy": view.busy, "waiting": view.waiting}
