@@ -4,7 +4,8 @@ Pure: every method takes `now` where time matters, nothing waits, nothing is rea
 """
 
 from narwhal.fleet.backlog import Backlog, filled_to
-from narwhal.fleet.drift import Drift, Finding, FindingKind
+from narwhal.fleet.drift import Drift
+from narwhal.fleet.drift_record import Finding, FindingKind
 from narwhal.fleet.health import Health, Incarnation
 from narwhal.fleet.ledger import UNPLACED, Claim, Ledger, Reservation
 from narwhal.fleet.orphans import Orphans
