@@ -159,11 +159,12 @@ def test_a_quarantine_is_a_preference() -> None:
     own = health(failure_quarantine_s=5.0)
     own.failed("d0", Phase.DECODE, F.STREAM, 10.0)
     assert own.takes_work("d0")
-    assert own.quarantined("d0")
+    assert own.quarantined("d0", 14.9)
+    assert not own.quarantined("d0", 15.0)
     assert [each.iid for each in own.expire(15.0)] == ["d0"]
     for nothing in (F.NEUTRAL, F.LOCAL, F.OVERLOAD):
         own.failed("d0", Phase.DECODE, nothing, 20.0)
-        assert not own.quarantined("d0")
+        assert not own.quarantined("d0", 20.0)
 
 
 LEG = st.tuples(

@@ -96,6 +96,9 @@ class EngineClient:
 
     # Serving
 
+    def _pool(self, *, control: bool) -> ConnectionPool:
+        return self.pools.control if control else self.pools.data
+
     def _request(self, path: bytes, body: bytes, correlation: Correlation | None) -> bytes:
         extra = b""
         if correlation is not None:
@@ -123,16 +126,18 @@ class EngineClient:
         on_answer: Callable[[float], None],
         on_late: Callable[[PrefillReply], None],
         on_slot: Callable[[], None] | None = None,
+        control: bool = False,
     ) -> PrefillReply:
         """Run a prefill leg; the engine's whole answer, which holds the handoff.
 
         `on_answer` is told when the head of a 200 has come. From then on the engine has pinned
         KV cache, and takes no notice of a client that goes, whatever becomes of the body.
         `on_late` is given an answer that is all there, but was not read when a cancel came.
-        `on_slot` is called when the leg no longer waits for a connection of the pool.
+        `on_slot` is called when the leg no longer waits for a connection of the pool, which is that
+        of the control calls if `control`.
         """
         return await self._call(
-            self.pools.data,
+            self._pool(control=control),
             PATHS[route],
             body,
             correlation,
@@ -173,17 +178,19 @@ class EngineClient:
         *,
         on_slot: Callable[[], None],
         before_write: Callable[[], None],
+        control: bool = False,
     ) -> DecodeLeg:
         """Write a decode request; returns as soon as all of it is with the kernel.
 
-        `on_slot` is called when the leg no longer waits for a connection of the pool.
+        `on_slot` is called when the leg no longer waits for a connection of the pool, which is that
+        of the control calls if `control`.
 
         `before_write` runs when a connection is at hand, immediately before the first byte
         leaves: the last moment to raise because the handoff has grown too old. Not replayed
         once a byte was written: the decoder may have pulled the KV cache.
         """
         request = self._request(PATHS[route], body, correlation)
-        exchange = await self.pools.data.send(
+        exchange = await self._pool(control=control).send(
             request, replayable=False, on_slot=on_slot, before_write=before_write
         )
         return DecodeLeg(exchange)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from narwhal.config import RestartPolicy
-from narwhal.fleet.standing import TAKES_WORK, TO_BE_PROVED, EngineState, Event, Standings
+from narwhal.fleet.standing import TAKES_WORK, TO_BE_PROVED, Event, Standings
 from narwhal.fleet.streaks import Remedy, Streaks
 from narwhal.model import FailureClass
 
@@ -60,9 +60,9 @@ class Health:
         """Whether the engine may get new work."""
         return self.standings.state(iid) in TAKES_WORK
 
-    def quarantined(self, iid: str) -> bool:
+    def quarantined(self, iid: str, now: float) -> bool:
         """Whether another engine is to be preferred for the time being."""
-        return self.standings.state(iid) is EngineState.QUARANTINED
+        return self.standings.quarantined(iid, now)
 
     def in_service(self, role: Role) -> list[str]:
         """The engines of a role that take new work."""

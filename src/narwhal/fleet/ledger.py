@@ -126,6 +126,10 @@ class Ledger:
         """By what factor prefills on `iid` take longer than predicted, of late; 1 at first."""
         return self._backlogs[iid].pace.ratio
 
+    def forget_pace(self, iid: str) -> None:
+        """Another process: what prefills take there is not known."""
+        self._backlogs[iid].forget_pace()
+
     @property
     def total(self) -> int:
         """All resident legs, those without an engine included."""

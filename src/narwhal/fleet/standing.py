@@ -154,6 +154,11 @@ class Standings:
         """The engine's state."""
         return self._standings[iid].state
 
+    def quarantined(self, iid: str, now: float) -> bool:
+        """Whether a quarantine lasts. It is over at its time, even before `expire` is called."""
+        standing = self._standings[iid]
+        return standing.state is EngineState.QUARANTINED and now < standing.until
+
     def since(self, iid: str) -> float:
         """When it came into that state; minus infinity if it always was."""
         return self._standings[iid].since

@@ -99,7 +99,7 @@ class Attempt:
 
     async def run(self) -> Failure | None:
         """Run both legs; None once the client has its whole answer."""
-        if not self.core.splits or (self.life.whole and self.times.n == 1):
+        if not self.core.roster.splits or (self.life.whole and self.times.n == 1):
             return await self._run_whole()
         self.core.expect_decode(self.life)
         try:
@@ -189,7 +189,7 @@ class Attempt:
             template = answer.template
             self.life.counted_by_engine(answer.prompt_tokens)
             held = self._held(answer.handoff, reply, place)
-        self.core.trust.succeeded(place.iid, Phase.PREFILL)
+        self.core.roster.succeeded(place.iid, Phase.PREFILL)
         place.done()
         self.life.prefill_ended(now)
         return Prefilled(started=started, held=held, template=template)

@@ -180,6 +180,18 @@ def draining() -> Outcome:
     )
 
 
+def degraded() -> Outcome:
+    """The monitor does not get through: nobody knows how the engines are."""
+    return Outcome(
+        terminal=Terminal.REJECTED,
+        status=503,
+        code="degraded",
+        message="The router cannot watch its engines and takes no new requests; /ready says why.",
+        error_type="unavailable",
+        retry_after=1,
+    )
+
+
 def client_closed() -> Outcome:
     """The client left. Nobody reads the message; the status is what logs conventionally use."""
     return Outcome(

@@ -64,6 +64,11 @@ class Paces:
             interval = self._profiles[iid].decode_interval(residents, held)
         return self._steps[iid].advance(now, interval)
 
+    def forget(self, iid: str) -> None:
+        """Another process: its pace is not known."""
+        self._decodes[iid] = Pace(memory=DECODE_MEMORY, prior=DECODE_PRIOR)
+        self._ledger.forget_pace(iid)
+
     def decoded(self, iid: str, *, steps: float, tokens: int) -> None:
         """After its first one an answer got `tokens` tokens, in the time of so many `steps`."""
         if self._profiles is not None and tokens > 0:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import trio
 
 from narwhal.engine import engine_clients
-from narwhal.model import ConfigError
+from narwhal.model import ConfigError, Phase
 from narwhal.model.version import __version__
+from narwhal.monitor import Monitor
 from narwhal.net import connect_tcp
 from narwhal.router.core import Core
 from narwhal.router.errands import MOST_AT_ONCE
@@ -97,6 +99,7 @@ class Router:
             profiles=profiles,
         )
         self._journal = JournalWriter(self.core, journal_file) if journal_file else None
+        self.monitor = Monitor(config, self._clients, self.core, telemetry=self._telemetry, rng=rng)
         self._running = False
 
     @property
@@ -114,6 +117,7 @@ class Router:
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.core.errands.run)
+                await nursery.start(self.monitor.run)
                 if self._journal is not None:
                     await nursery.start(self._journal.run)
                 task_status.started()
@@ -206,6 +210,10 @@ class Router:
             reasons.append("the router is shutting down")
         if not self._running:
             reasons.append("the router's services are not running")
+        if self.core.degraded is not None:
+            reasons.append(self.core.degraded)
+        if not self.core.roster.takers(Phase.PREFILL):
+            reasons.append("no engine is in service")
         return reasons
 
     def live_state(self) -> LiveState:
@@ -219,8 +227,9 @@ class Router:
             waiting=core.queue.waiting,
             retained=core.retained,
             retry_credits=core.credits.available,
+            degraded=core.degraded,
             engines=tuple(self._engine_view(spec) for spec in self.config.engines),
-            takers={phase: tuple(core.fit(phase)) for phase in core.ledger.PHASES},
+            takers={phase: tuple(core.roster.takers(phase)) for phase in core.ledger.PHASES},
         )
 
     def _engine_view(self, spec: EngineSpec) -> EngineView:
@@ -233,7 +242,8 @@ class Router:
             iid=iid,
             role=self._clients[iid].role,
             pin=spec.pin,
-            suspicion=core.trust.describe(iid, now),
+            **self._standing(iid, now),
+            suspicion=core.roster.trust.describe(iid, now),
             seats=residents,
             seat_limit={phase: core.desks[phase].per_engine for phase in legs},
             residents=residents,
@@ -247,6 +257,18 @@ class Router:
                 Pool.CONTROL: _pool_view(pools.control),
             },
         )
+
+    def _standing(self, iid: str, now: float) -> dict[str, Any]:
+        health = self.core.roster.health
+        since, process = health.standings.since(iid), health.incarnations.get(iid)
+        return {
+            "state": health.standings.state(iid),
+            "state_s": now - since if isfinite(since) else None,
+            "reason": health.standings.reason(iid),
+            "streaks": health.streaks.counts(iid),
+            "version": None if process is None else process.version,
+            "process_start_s": None if process is None else process.process_start_s,
+        }
 
 
 def _pool_view(pool: ConnectionPool) -> PoolView:

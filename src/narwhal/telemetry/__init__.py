@@ -4,7 +4,7 @@ Synchronous: no method waits, and neither trio nor httpx is imported. `Telemetry
 happened; counters, journal and state all derive from that, so they agree.
 """
 
-from narwhal.telemetry.catalogue import AttemptResult, Endpoint, Pool
+from narwhal.telemetry.catalogue import AttemptResult, Endpoint, Pool, Probe, ProbeResult
 from narwhal.telemetry.codes import ERROR_CODES
 from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
@@ -12,6 +12,7 @@ from narwhal.telemetry.live import EngineView, LiveState, PoolView, StateSource
 from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
 from narwhal.telemetry.rows import (
     AttemptRow,
+    EngineRow,
     EngineSummary,
     RequestRow,
     StartRow,
@@ -26,6 +27,7 @@ __all__ = [
     "AttemptResult",
     "AttemptRow",
     "Endpoint",
+    "EngineRow",
     "EngineSummary",
     "EngineView",
     "Journal",
@@ -34,6 +36,8 @@ __all__ = [
     "Metrics",
     "Pool",
     "PoolView",
+    "Probe",
+    "ProbeResult",
     "RequestRow",
     "StartRow",
     "StateSource",

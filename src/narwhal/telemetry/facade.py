@@ -11,7 +11,7 @@ from narwhal.telemetry.codes import code_label
 from narwhal.telemetry.journal import Journal
 from narwhal.telemetry.live import LiveState
 from narwhal.telemetry.metrics import Metrics
-from narwhal.telemetry.rows import StopRow
+from narwhal.telemetry.rows import EngineRow, StopRow
 from narwhal.telemetry.scrape import live_readings
 from narwhal.telemetry.state import encode_state, state_document
 from narwhal.telemetry.totals import Totals, admission_totals
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from narwhal.admission import Cause
+    from narwhal.fleet import Transition
     from narwhal.model import FailureClass, Phase
+    from narwhal.telemetry.catalogue import Probe, ProbeResult
     from narwhal.telemetry.live import StateSource
     from narwhal.telemetry.rows import RequestRow
     from narwhal.telemetry.scrape import Readings
@@ -218,6 +220,29 @@ class Telemetry:
     def engine_failed(self, engine: str, failure: FailureClass) -> None:
         """A leg on `engine` failed; also where another attempt will make up for it."""
         self.metrics.engine_failures[engine, failure].inc()
+
+    def engine_changed(self, change: Transition, *, ts: float) -> None:
+        """An engine's state changed; `ts` is the time of day."""
+        self.metrics.engine_transitions[change.iid, change.target].inc()
+        if self._journaled:
+            self.journal.append_nowait(
+                EngineRow(
+                    ts=ts,
+                    engine=change.iid,
+                    source=change.source,
+                    target=change.target,
+                    cause=change.event,
+                    reason=change.reason,
+                )
+            )
+
+    def engine_restarted(self, engine: str) -> None:
+        """Another process was found at the engine's address."""
+        self.metrics.engine_restarts[engine].inc()
+
+    def probed(self, probe: Probe, result: ProbeResult) -> None:
+        """An engine was asked something on purpose."""
+        self.metrics.probes[probe, result].inc()
 
     def prefill_rejected(self) -> None:
         """An engine answered 4xx to a prefill leg, whose body the router had rewritten."""

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
+from narwhal.fleet import EngineState
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from narwhal.model import Phase, Role
+    from narwhal.model import FailureClass, Phase, Role
     from narwhal.telemetry.catalogue import Pool
 
 
@@ -33,8 +35,18 @@ class EngineView:
     iid: str
     role: Role
     pin: bool
+    state: EngineState = EngineState.SERVING
+    state_s: float | None = None
+    """Seconds in that state; None: always."""
+    reason: str = ""
+    """Why it is in that state; empty if it always was."""
+    streaks: Mapping[FailureClass, int] = attrs.field(factory=dict)
+    """Failures in a row."""
+    version: str | None = None
+    """Of its process, where that was asked; Unix time of the process' start beside it."""
+    process_start_s: float | None = None
     suspicion: str
-    """Its standing with the failure evidence, in one word."""
+    """Which legs are rather given to others for the moment, in a few words."""
     seats: Mapping[Phase, int]
     seat_limit: Mapping[Phase, int] = attrs.field(factory=dict)
     """Empty, or 0 in a phase: no limit."""
@@ -63,6 +75,8 @@ class LiveState:
     retained: int = 0
     """Requests held in memory."""
     retry_credits: float = 0.0
+    degraded: str | None = None
+    """What goes wrong in the monitor, if that stops admission."""
     engines: tuple[EngineView, ...] = ()
     takers: Mapping[Phase, tuple[str, ...]] = attrs.field(factory=dict)
     """The engines that take legs of each phase, by `iid`; an engine may take both."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from narwhal.admission import Cause
+from narwhal.fleet import EngineState
 from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
 from narwhal.telemetry.catalogue import (
     ENGINE,
@@ -18,6 +19,8 @@ from narwhal.telemetry.catalogue import (
     VERSION,
     AttemptResult,
     Endpoint,
+    Probe,
+    ProbeResult,
     StatusClass,
     TokenKind,
 )
@@ -86,6 +89,9 @@ class Metrics:
 
     def _bind_engines(self, engines: Sequence[str]) -> None:
         self.engine_failures = self._pairs("engine_failures_total", engines, FailureClass)
+        self.engine_transitions = self._pairs("engine_transitions_total", engines, EngineState)
+        self.engine_restarts = self._each("engine_restarts_total", engines)
+        self.probes = self._pairs("probes_total", Probe, ProbeResult)
         cell = self._cells.cell
         self.kv_released = cell("kv_released_total")
         self.kv_release_failures = cell("kv_release_failures_total")
