@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from narwhal.config import Recovery, RestartPolicy
-from narwhal.fleet import EngineState, Health, Incarnation, Transition
+from narwhal.fleet import EngineState, Finding, FindingKind, Health, Incarnation, Transition
 from narwhal.model import FailureClass, Phase, Role
 
 S = EngineState
@@ -21,6 +22,12 @@ NEW = Incarnation(version="1", process_start_s=200.0)
 
 def health(roles: dict[str, Role] | None = None, **recovery: Any) -> Health:
     return Health(roles or ROLES, Recovery(**recovery))
+
+
+def evict(iid: str) -> Finding:
+    return Finding(
+        iid=iid, kind=FindingKind.EVICT, median=3.0, baseline=1.0, peers=1.0, windows=5, compared=5
+    )
 
 
 def fail(own: Health, iid: str, failure: F, times: int = 3) -> list[Transition]:
@@ -68,7 +75,7 @@ def test_soft_evidence_never_takes_the_last_engine_of_a_role(failure: F) -> None
     assert fail(own, "d1", failure, 30) == []
     assert own.in_service(Role.DECODE) == ["d1"]
     assert own.to_probe == {"d1"}
-    assert own.evict("d1", 1.0, "slow") == []
+    assert own.found(evict("d1"), 1.0) == []
     own.seen("d1", OLD, 1.0)
     assert own.seen("d1", NEW, 2.0) == (True, [])
     own.verified("d0", 3.0, "it generated")
@@ -123,6 +130,15 @@ def test_a_whole_wave_holds_all_but_the_last_of_each_role() -> None:
     assert {each.iid for each in changes} == {"d0", "p0"}
     assert own.in_service(Role.DECODE) == ["d1"]
     assert own.in_service(Role.PREFILL) == ["p1"]
+
+
+def test_an_engine_that_is_too_slow_is_ejected_and_probation_is_only_a_price() -> None:
+    own = health()
+    for kind in (FindingKind.PROBATION, FindingKind.RECOVERED):
+        assert own.found(attrs.evolve(evict("d0"), kind=kind), 0.0) == []
+    (change,) = own.found(evict("d0"), 1.0)
+    assert change.target is S.EJECTED
+    assert change.reason == ("5 windows in a row at 3.00 times its profile; 1.00 is usual for it")
 
 
 def test_an_operators_drain_is_not_undone_by_evidence() -> None:

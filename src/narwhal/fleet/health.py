@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from narwhal.config import RestartPolicy
+from narwhal.fleet.drift import Drift
+from narwhal.fleet.drift_record import FindingKind
 from narwhal.fleet.standing import TAKES_WORK, TO_BE_PROVED, Event, Standings
 from narwhal.fleet.streaks import Remedy, Streaks
 from narwhal.model import FailureClass
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narwhal.config import Recovery
+    from narwhal.fleet.drift_record import Finding
     from narwhal.fleet.standing import Transition
     from narwhal.model import Phase, Role
 
@@ -48,6 +51,8 @@ class Health:
         self.streaks = Streaks(roles, eject_after=recovery.eject_after)
         self.incarnations: dict[str, Incarnation] = {}
         """The process of each engine that has been asked for it."""
+        self.drift = Drift(roles, recovery.health)
+        """Engines that answer, but too slowly."""
         self.to_probe: set[str] = set()
         """Engines to be asked at the next opportunity whether they are well."""
         self._roles = roles
@@ -148,9 +153,15 @@ class Health:
         """The engine was asked whether it is well, and cannot be reached."""
         return self._let(iid, Event.LOST, now, why)
 
-    def evict(self, iid: str, now: float, why: str) -> list[Transition]:
-        """The engine has been too slow for too long."""
-        return self._let(iid, Event.EVICTED, now, why)
+    def found(self, finding: Finding, now: float) -> list[Transition]:
+        """The engine has been too slow for too long, if that is what was found."""
+        if finding.kind is not FindingKind.EVICT:
+            return []
+        text = (
+            f"{finding.windows} windows in a row at {finding.median:.2f} times its profile; "
+            f"{finding.baseline:.2f} is usual for it"
+        )
+        return self._let(finding.iid, Event.EVICTED, now, text)
 
     # Operators and the contract
 
@@ -195,5 +206,6 @@ class Health:
 
     def _forget(self, iid: str) -> None:
         self.streaks.reset(iid)
+        self.drift.reset(iid)
         self._misses[iid] = 0
         self.to_probe.discard(iid)

@@ -126,6 +126,10 @@ class Ledger:
         """By what factor prefills on `iid` take longer than predicted, of late; 1 at first."""
         return self._backlogs[iid].pace.ratio
 
+    def fresh_pace(self, iid: str) -> tuple[float, float]:
+        """Seconds that prefills took on `iid` since the last call, and those predicted."""
+        return self._backlogs[iid].pace.fresh()
+
     def forget_pace(self, iid: str) -> None:
         """Another process: what prefills take there is not known."""
         self._backlogs[iid].forget_pace()

@@ -37,6 +37,7 @@ class Pace:
     def __init__(self, *, memory: float, prior: float) -> None:
         self._memory = memory
         self._predicted = self._taken = prior
+        self._fresh = (0.0, 0.0)
 
     @property
     def ratio(self) -> float:
@@ -49,11 +50,17 @@ class Pace:
         Of those that are done together the first is said to have taken all the time, the others
         none: it is the sums that count, and old ones fade with the time that is taken.
         """
+        self._fresh = (self._fresh[0] + taken, self._fresh[1] + predicted)
         kept = math.exp(-taken / self._memory)
         self._predicted = kept * self._predicted + predicted
         # Bounded, or one leg that hung would be remembered for hours of work.
         self._taken = min(MOST * self._predicted, kept * self._taken + taken)
         self._predicted = min(self._predicted, self._taken / LEAST)
+
+    def fresh(self) -> tuple[float, float]:
+        """What was taken, and what was predicted, of all that was observed since the last call."""
+        fresh, self._fresh = self._fresh, (0.0, 0.0)
+        return fresh
 
 
 class Steps:

@@ -47,6 +47,9 @@ class Watched(Protocol):
     def residents(self, iid: str) -> int:
         """Legs that are on the engine now."""
 
+    def observed(self, iid: str) -> tuple[float, float]:
+        """What the engine's work took since the last call, and what was predicted; any unit."""
+
     def restarted(self, iid: str) -> None:
         """Another process answers there: what was known of the old one is over."""
 
@@ -87,6 +90,7 @@ class Monitor:
         self._failures = 0
         self._passes = 0
         self._stages: tuple[tuple[str, Callable[[], None]], ...] = (
+            ("health", self._health),
             ("drains", self._drains),
             ("readmission", self._readmission),
             ("liveness", self._liveness),
@@ -124,9 +128,19 @@ class Monitor:
 
     # Stages
 
+    def _health(self) -> None:
+        """What engines took lately, over what their profiles say; and what has run out."""
+        watched, now = self._watched, trio.current_time()
+        drift = watched.health.drift
+        watched.apply(watched.health.expire(now))
+        for iid in self._clients:
+            drift.observe(iid, *watched.observed(iid), now)
+        for finding in drift.judge(now):
+            logger.info("%s: %s", finding.iid, finding)
+            watched.apply(watched.health.found(finding, now))
+
     def _drains(self) -> None:
         watched = self._watched
-        watched.apply(watched.health.expire(trio.current_time()))
         for iid in self._clients:
             draining = watched.health.standings.state(iid) is EngineState.DRAINING
             if draining and not watched.residents(iid):

@@ -66,6 +66,7 @@ class Core:
             told=lambda change: telemetry.engine_changed(change, ts=wall_clock()),
         )
         self.health = self.roster.health
+        self.prices.penalty_s = self.health.drift.penalty_s
         self.queue = AdmissionQueue(serving.max_connections, serving.queue_capacity)
         self.desks = {
             Phase.PREFILL: SeatDesk(Phase.PREFILL, serving.prefill_concurrency, self.ledger),
@@ -170,7 +171,13 @@ class Core:
             decodes = prices.decode_paths(
                 iids, prompt, life.output_tokens, now=now, expected=expected
             )
-            return {path.iid: (path.interval_s, path.meets(targets.tpot_s)) for path in decodes}
+            return {
+                path.iid: (
+                    path.interval_s + prices.penalty_s(path.iid),
+                    path.meets(targets.tpot_s),
+                )
+                for path in decodes
+            }
         waited = now - life.arrival
         return {path.iid: (path.price_s, targets.met_by(path, waited)) for path in paths}
 
@@ -266,6 +273,10 @@ class Core:
     def residents(self, iid: str) -> int:
         """Legs that are on the engine now."""
         return sum(self.ledger.residents(iid, phase) for phase in self.ledger.PHASES)
+
+    def observed(self, iid: str) -> tuple[float, float]:
+        """What the engine's work took since the last call, and what its profile says."""
+        return self.prices.paces.fresh(iid, self.role(iid))
 
     def restarted(self, iid: str) -> None:
         """Another process answers there: what the old one was and held is gone."""

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from narwhal.fleet import DECODE_MEMORY, DECODE_PRIOR, UNPLACED, Caution, Pace, Steps
-from narwhal.model import Phase
+from narwhal.model import Phase, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,6 +63,17 @@ class Paces:
             held = self._ledger.mean_tokens(iid, Phase.DECODE)
             interval = self._profiles[iid].decode_interval(residents, held)
         return self._steps[iid].advance(now, interval)
+
+    def fresh(self, iid: str, role: Role) -> tuple[float, float]:
+        """What work of its role took on `iid` since the last call, and what was predicted.
+
+        Both in one unit, whichever that is; 0 without profiles, or if nothing was done.
+        """
+        if self._profiles is None:
+            return 0.0, 0.0
+        if role is Role.PREFILL:
+            return self._ledger.fresh_pace(iid)
+        return self._decodes[iid].fresh()
 
     def forget(self, iid: str) -> None:
         """Another process: its pace is not known."""
