@@ -359,7 +359,9 @@ def test_waiting_for_our_own_connections_is_not_held_against_the_engine() -> Non
             nursery.start_soon(world.post, ASK)
             await trio.sleep(0.1)
             await world.post(ASK)
-            assert not world.router.core.roster.trust.doubtful("d0", Phase.DECODE, trio.current_time())
+            assert not world.router.core.roster.trust.doubtful(
+                "d0", Phase.DECODE, trio.current_time()
+            )
 
     play(body)
 

@@ -270,7 +270,9 @@ def test_an_exhausted_pool_is_nobody_elses_fault() -> None:
             assert (answer.status, answer.error["code"]) == (503, "pool_exhausted")
             assert "engine.pool_timeout_s" in answer.error["message"]
             assert len(world.rows[0].attempts) == 1, "never retried"
-            assert not world.router.core.roster.trust.doubtful("d0", Phase.DECODE, trio.current_time())
+            assert not world.router.core.roster.trust.doubtful(
+                "d0", Phase.DECODE, trio.current_time()
+            )
             first.close()
             nursery.cancel_scope.cancel(reason="test")
 

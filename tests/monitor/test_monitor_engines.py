@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from narwhal.emulator import Leg
 from narwhal.fleet import EngineState
 from narwhal.model import FailureClass, Phase, RequestFailed
 from narwhal.router import Router
@@ -92,7 +93,7 @@ def test_an_engine_that_hangs_while_it_says_it_is_well_is_out_until_it_generates
     iid: str,
 ) -> None:
     async def script(scene: Scene) -> None:
-        leg = "prefill" if iid == "p0" else "decode"
+        leg = Leg.PREFILL if iid == "p0" else Leg.DECODE
         scene.fleet.fail_with(f"{leg}:hang", iid=iid)
         await scene.ask_until(lambda: scene.state(iid) is S.HELD or scene.state(iid) is S.EJECTED)
         seen = scene.fleet[iid].stats.count("received", leg)

@@ -76,6 +76,7 @@ class Telemetry:
         self._file: JournalFile | None = None
         self._recent: deque[RequestRow] = deque(maxlen=RECENT_OUTCOMES)
         self._listeners: list[Callable[[RequestRow], None]] = []
+        self._watchers: list[Callable[[Transition], None]] = []
         self._received = 0
         self._terminals = dict.fromkeys(Terminal, 0)
         self._rejections: dict[str, int] = {}
@@ -96,6 +97,10 @@ class Telemetry:
         It takes its time from the requests that are being served, and must not raise.
         """
         self._listeners.append(listener)
+
+    def watch(self, watcher: Callable[[Transition], None]) -> None:
+        """Have `watcher` called with every change of an engine's state from now on, likewise."""
+        self._watchers.append(watcher)
 
     @property
     def in_flight(self) -> int:
@@ -224,6 +229,8 @@ class Telemetry:
     def engine_changed(self, change: Transition, *, ts: float) -> None:
         """An engine's state changed; `ts` is the time of day."""
         self.metrics.engine_transitions[change.iid, change.target].inc()
+        for watcher in self._watchers:
+            watcher(change)
         if self._journaled:
             self.journal.append_nowait(
                 EngineRow(
