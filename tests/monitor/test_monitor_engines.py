@@ -13,7 +13,7 @@ from narwhal.emulator import Leg
 from narwhal.fleet import EngineState
 from narwhal.model import FailureClass, Phase, RequestFailed
 from narwhal.router import Router
-from narwhal.telemetry import Probe, ProbeResult
+from narwhal.telemetry import Probe, ProbeResult, RequestRow
 from narwhal.testing import MemoryFleet, fleet_config, open_fleet, run_seeded
 
 ASK = {"model": "emulated", "prompt": "hello there", "max_tokens": 4}
@@ -260,3 +260,42 @@ def test_probes_go_through_while_serving_holds_every_connection() -> None:
             nursery.cancel_scope.cancel(reason="seen")
 
     play(script, max_connections=8)
+
+
+@pytest.mark.parametrize("iid", ["p0", "d0"])
+def test_a_restart_at_any_moment_of_a_request_costs_one_retry_and_no_wrong_answer(
+    iid: str,
+) -> None:
+    """On its port, between the legs or in the middle of one: 60 moments over its whole length."""
+    ask = {**ASK, "prompt": "word " * 400, "max_tokens": 12}
+    config = fleet_config(
+        serving={"max_attempts": 2, "handoff_timeout_s": 20.0, "retry_base_s": 0.5}
+    )
+
+    async def once(moment: float | None) -> tuple[str, int, float]:
+        async with open_fleet(config) as fleet, fleet.open_router() as router:
+            rows: list[RequestRow] = []
+            router.telemetry.listen(rows.append)
+            async with trio.open_nursery() as nursery:
+                if moment is not None:
+
+                    async def restart(at: float) -> None:
+                        await trio.sleep(at)
+                        fleet[iid].take_down(0.05, new_process=True)
+
+                    nursery.start_soon(restart, moment)
+                begun = trio.current_time()
+                answer = await router.complete(ask)
+                took = trio.current_time() - begun
+                nursery.cancel_scope.cancel(reason="answered")
+            return answer["choices"][0]["text"], len(rows[0].attempts), took
+
+    text, attempts, took = run_seeded(once, None)
+    assert attempts == 1
+    retried = 0
+    for n in range(60):
+        again, attempts, _ = run_seeded(once, took * n / 60)
+        assert again == text
+        assert attempts <= 2
+        retried += attempts - 1
+    assert retried > 0
