@@ -60,9 +60,7 @@ def read_counters(
                 series[name] = found
     else:
         faults.append(Fault("counters", f"must be an object, not {shown(given)}"))
-    told = _leaves(
-        document.get("rejections", {}), [REJECTION_CODES], "rejections", int, faults
-    )
+    told = _leaves(document.get("rejections", {}), [REJECTION_CODES], "rejections", int, faults)
     rejections = {code: int(value) for (code,), value in told if value}
     counters = Counters(series=series, rejections=rejections)
     return counters, faults or _ends_without_beginnings(counters)

@@ -7,11 +7,15 @@ from typing import Annotated
 
 import attrs
 
-from narwhal.config.bounds import NOT_NEGATIVE
+from narwhal.config.bounds import Bounds
 from narwhal.config.settings import about, checked
 from narwhal.config.texts import EngineId, EngineUrl, Name, TextKind
 from narwhal.fleet import EngineState
 from narwhal.model import Role
+
+
+# As far as calendars go.
+_TIMES = Bounds(low=0, high=253402300799)
 
 
 def _any_text(text: str) -> str | None:
@@ -52,7 +56,5 @@ class EngineFields:
 class HeadFields:
     """What a document says of itself."""
 
-    written_at: float = attrs.field(
-        metadata=about("When it was written.", unit="s", bounds=NOT_NEGATIVE)
-    )
+    written_at: float = attrs.field(metadata=about("When it was written.", unit="s", bounds=_TIMES))
     model: Name = attrs.field(metadata=about("The fleet's model."))

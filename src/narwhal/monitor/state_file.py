@@ -33,8 +33,9 @@ class StateStore(Protocol):
         """
 
     def write_last(self, content: bytes) -> None:
-        """Keep `content`, and nothing that `write` was given before. Blocks, half a second at most
-        for a write that hangs; raises `ConfigError` if it did not work.
+        """Keep `content`, whatever becomes of a `write` that was cancelled before.
+
+        Blocks, half a second at most for one that hangs. Raises `ConfigError` if it did not work.
         """
 
 
@@ -73,8 +74,8 @@ class StateFile:
         # Not read through: one that cannot be read is to be replaced all the same.
         if content and b'"narwhal.state"' not in content:
             text = (
-                f"recovery.state_path: {os.fspath(self._path)!r} is there and is no state document, "
-                "so it is not replaced: name another file, or delete it"
+                f"recovery.state_path: {os.fspath(self._path)!r} is there and is no state "
+                "document, so it is not replaced: name another file, or delete it"
             )
             raise ConfigError([text])
 

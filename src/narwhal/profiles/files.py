@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     AnyPath = str | os.PathLike[str]
 
+
 def load_store(path: AnyPath, *, iids: Collection[str] | None = None) -> ProfileStore:
     """Read the store at `path`, as `parse_store` does. Raises nothing but `ConfigError`."""
     return parse_store(_read(path, "profile store"), name=base_name(path), iids=iids)
