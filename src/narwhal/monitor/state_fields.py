@@ -13,7 +13,6 @@ from narwhal.config.texts import EngineId, EngineUrl, Name, TextKind
 from narwhal.fleet import EngineState
 from narwhal.model import Role
 
-
 # As far as calendars go.
 _TIMES = Bounds(low=0, high=253402300799)
 
