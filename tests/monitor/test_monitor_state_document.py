@@ -1,4 +1,4 @@
-"""The state document: what is written is read, equal states are equal bytes, mistakes have names."""
+"""The state document: what is written is read, equal states are equal bytes, mistakes are named."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ def problems(content: bytes) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse_state(content, name="state.json")
     return list(caught.value.problems)
+
+
+def read(content: bytes) -> SavedState | None:
+    """The state, or none for the one error there is."""
+    refused: tuple[str, ...] | list[str] = ()
+    try:
+        return parse_state(content, name="s")
+    except ConfigError as error:
+        refused = error.problems
+    assert refused
+    assert all(line.startswith("s: ") for line in refused)
+    return None
 
 
 def changed(**changes: Any) -> bytes:
@@ -62,13 +74,8 @@ def test_equal_states_are_equal_bytes(state: SavedState, rng: random.Random) -> 
 def test_any_bytes_parse_or_are_the_one_error(noise: bytes, at: int, cut: int) -> None:
     whole = state_bytes(SAMPLE)
     for content in (noise, whole[:at], whole[:at] + noise + whole[at + cut :]):
-        try:
-            state = parse_state(content, name="s")
-        except ConfigError as error:
-            assert error.problems
-            assert all(line.startswith("s: ") for line in error.problems)
-        else:
-            assert parse_state(state_bytes(state), name="s") == state
+        state = read(content)
+        assert state is None or parse_state(state_bytes(state), name="s") == state
 
 
 values = st.recursive(
@@ -81,10 +88,7 @@ values = st.recursive(
 @settings(max_examples=300)
 @given(st.sampled_from(sorted(json.loads(state_bytes(SAMPLE)))), values)
 def test_any_field_may_be_anything(field: str, value: Any) -> None:
-    try:
-        parse_state(changed(**{field: value}), name="s")
-    except ConfigError as error:
-        assert all(line.startswith("s: ") for line in error.problems)
+    read(changed(**{field: value}))
 
 
 ENGINE = {"iid": "p0", "url": "http://x:1", "role": "prefill", "state": "serving"}

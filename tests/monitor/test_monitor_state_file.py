@@ -110,7 +110,7 @@ def test_what_can_be_told_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no state document, so it is not replaced"):
         StateFile(path).check()
     for bad in (tmp_path, path / "x", "a\0b"):
-        with pytest.raises(ConfigError, match="^recovery.state_path: .* cannot be written"):
+        with pytest.raises(ConfigError, match=r"^recovery\.state_path: .* cannot be written"):
             StateFile(bad).check()
 
 

@@ -15,7 +15,7 @@ from narwhal.fleet import EngineState
 from narwhal.testing import MemoryFleet, fleet_config, open_fleet, run_seeded
 
 LIMIT = 3
-ASK = {"prompt": "Say it", "max_tokens": 3}
+ASK = {"model": "emulated", "prompt": "Say it", "max_tokens": 3}
 
 
 def play(scene: Callable[[MemoryFleet, MemoryStore], Awaitable[None]]) -> None:
@@ -115,8 +115,10 @@ def test_a_full_disk_degrades_after_the_limit_and_one_good_write_ends_it(
         play(scene)
     said = [record.getMessage() for record in caplog.records if "state" in record.getMessage()]
     assert said == [
-        "state: state.json: cannot be written: No space left on device; it is tried again with "
-        "every monitor pass",
+        (
+            "state: state.json: cannot be written: No space left on device; it is tried again "
+            "with every monitor pass"
+        ),
         "state: writing works again",
     ]
 
