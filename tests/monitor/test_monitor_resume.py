@@ -14,7 +14,7 @@ import trio
 from state_worlds import MemoryStore, running
 
 from narwhal.config import FleetConfig
-from narwhal.fleet import TAKES_WORK, EngineState
+from narwhal.fleet import TAKES_WORK, EngineState, Transition
 from narwhal.model import ConfigError, Phase, RequestFailed, Role, Route, Terminal
 from narwhal.monitor import EngineRecord, SavedState, check_fits, standing, with_roles
 from narwhal.router import Router
@@ -179,14 +179,8 @@ def test_what_was_held_gets_no_work_until_it_is_proved() -> None:
             running(fleet, MemoryStore(), resume=saved(fleet.config, **out)) as world,
         ):
             health = world.router.core.health
-            changes = []
-            apply = world.router.core.roster.apply
-
-            def applied(given: Any) -> bool:
-                changes.extend(given := list(given))
-                return apply(given)
-
-            world.router.core.roster.apply = applied  # type: ignore[method-assign]  # to watch
+            changes: list[Transition] = []
+            world.router.core.roster._told = changes.append
             await world.router.complete(ASK)
             assert health.standings.state("d1") is S.DRAINED
             await trio.sleep(10)
