@@ -31,7 +31,7 @@ def read(content: bytes) -> SavedState | None:
     except ConfigError as error:
         refused = error.problems
     assert refused
-    assert all(line.startswith("s: ") for line in refused)
+    assert all(line.startswith("s: ") and line.isprintable() for line in refused)
     return None
 
 
