@@ -177,6 +177,7 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.handoff_rejected(missing=False)
     telemetry.handoff_expired()
     telemetry.prefill_rejected()
+    telemetry.state_write_failed()
     telemetry.metrics.tokens_completion.inc(48)
 
 

@@ -1,9 +1,33 @@
 """Watching the engines: passes on a schedule, probes, and proof that an engine generates.
 
+What a router knows of them is kept in a file here, for the next one to resume.
+
 What follows from what is seen is decided in `narwhal.fleet`; here it is asked and waited for.
 """
 
 from narwhal.monitor.monitor import Monitor, Watched
 from narwhal.monitor.probing import Probed, Prober, Result
+from narwhal.monitor.resume import check_fits, standing, with_roles
+from narwhal.monitor.state_document import EngineRecord, SavedState, parse_state, state_bytes
+from narwhal.monitor.state_file import StateFile, StateStore, load_state
+from narwhal.monitor.state_keeper import StageFailed, StateKeeper
 
-__all__ = ["Monitor", "Probed", "Prober", "Result", "Watched"]
+__all__ = [
+    "EngineRecord",
+    "Monitor",
+    "Probed",
+    "Prober",
+    "Result",
+    "SavedState",
+    "StageFailed",
+    "StateFile",
+    "StateKeeper",
+    "StateStore",
+    "Watched",
+    "check_fits",
+    "load_state",
+    "parse_state",
+    "standing",
+    "state_bytes",
+    "with_roles",
+]

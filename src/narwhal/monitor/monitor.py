@@ -9,6 +9,7 @@ import trio
 
 from narwhal.fleet import EngineState
 from narwhal.monitor.probing import Probed, Prober, Result
+from narwhal.monitor.state_keeper import StageFailed
 from narwhal.telemetry import Probe, ProbeResult
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from narwhal.engine import EngineClient
     from narwhal.fleet import Health, Transition
     from narwhal.model import Role
+    from narwhal.monitor.state_keeper import StateKeeper
     from narwhal.telemetry import Telemetry
 
 logger = logging.getLogger("narwhal.monitor")
@@ -74,7 +76,9 @@ class Monitor:
         *,
         telemetry: Telemetry,
         rng: Random,
+        keeper: StateKeeper | None = None,
     ) -> None:
+        """`keeper` keeps the state document, with the last stage of each pass."""
         self._config = config
         self._clients = clients
         self._watched = watched
@@ -88,6 +92,8 @@ class Monitor:
         self._tried: dict[str, int] = {}
         """The pass in which an engine was last asked to prove itself, and since when it has to."""
         self._failures = 0
+        self._failing: set[str] = set()
+        """Stages that failed in the last pass: what was logged is not logged again."""
         self._passes = 0
         self._stages: tuple[tuple[str, Callable[[], None]], ...] = (
             ("health", self._health),
@@ -95,6 +101,8 @@ class Monitor:
             ("readmission", self._readmission),
             ("liveness", self._liveness),
         )
+        if keeper is not None:
+            self._stages += (("state", lambda: keeper.one_pass(self._nursery)),)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run passes until cancelled, which also ends what is being asked."""
@@ -116,9 +124,16 @@ class Monitor:
         for name, stage in self._stages:
             try:
                 stage()
+            except StageFailed as error:  # who raises it has logged the reason
+                self._failing.add(name)
+                failed.append(f"{name}: {error}")
             except Exception as error:
-                logger.exception("the stage %r of a monitor pass failed", name)
+                if name not in self._failing:
+                    logger.exception("the stage %r of a monitor pass failed", name)
+                self._failing.add(name)
                 failed.append(f"{name}: {type(error).__name__}")
+            else:
+                self._failing.discard(name)
         self._failures = self._failures + 1 if failed else 0
         if self._failures >= self._config.controller.monitor_failure_limit:
             text = f"{self._failures} monitor passes in a row failed: {', '.join(failed)}"

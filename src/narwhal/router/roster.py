@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from narwhal.fleet import Health, Trust
+from narwhal.fleet import EngineState, Health, Trust
 from narwhal.model import FailureClass, NoEngine, Phase, Role
 from narwhal.placement import Candidate, eligible
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from narwhal.config import Recovery
-    from narwhal.fleet import Transition
+    from narwhal.fleet import Incarnation, Transition
 
 _ROLES = {Phase.PREFILL: Role.PREFILL, Phase.DECODE: Role.DECODE}
 
@@ -57,6 +57,19 @@ class Roster:
         for change in changes:
             self._told(change)
         return True
+
+    def restore(
+        self,
+        states: Mapping[str, tuple[EngineState, str]],
+        incarnations: Mapping[str, Incarnation],
+    ) -> None:
+        """Begin with engines as an earlier router left them: state, reason, and process."""
+        now = trio.current_time()
+        for iid, (state, reason) in states.items():
+            if state is not EngineState.SERVING:
+                self.health.standings.restore(iid, state, now, reason)
+        self.health.incarnations.update(incarnations)
+        self._look_again()
 
     def _look_again(self) -> None:
         by_phase = {phase: self.health.in_service(role) for phase, role in _ROLES.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -11,12 +12,13 @@ import trio
 from narwhal.engine import engine_clients
 from narwhal.model import ConfigError, Phase
 from narwhal.model.version import __version__
-from narwhal.monitor import Monitor
+from narwhal.monitor import Monitor, StateKeeper, check_fits, with_roles
 from narwhal.net import connect_tcp
 from narwhal.router.core import Core
 from narwhal.router.errands import MOST_AT_ONCE
 from narwhal.router.journal import JournalWriter
 from narwhal.router.life import RequestLife
+from narwhal.router.saved import saved_state, take_up
 from narwhal.router.stream import Call
 from narwhal.telemetry import EngineView, LiveState, Pool, PoolView, Telemetry
 
@@ -26,12 +28,15 @@ if TYPE_CHECKING:
 
     from narwhal.config import EngineSpec, FleetConfig
     from narwhal.model import Route
+    from narwhal.monitor import SavedState, StateStore
     from narwhal.net import Connect, ConnectionPool
     from narwhal.profiles import Profile
     from narwhal.telemetry import JournalFile
 
     ASGIApp = Callable[..., Any]
 
+
+logger = logging.getLogger("narwhal.router")
 
 # Within the second that the process has to exit after the grace.
 _LAST_WORDS_S = 0.75
@@ -59,15 +64,25 @@ class Router:
         rng: random.Random | None = None,
         journal_file: JournalFile | None = None,
         profiles: Mapping[str, Profile] | None = None,
+        state_store: StateStore | None = None,
+        resume: SavedState | None = None,
     ) -> None:
         """`wall_clock` gives Unix seconds and dates the journal's rows, nothing else.
 
         `connect` and `rng` are how simulations put the router on a network and a seed of their
         own. `profiles` are the measured costs of every engine, by `iid`; without them admission
-        has to be `open`, and an engine costs what legs it has. Raises `ConfigError` for a fleet
-        that cannot be served as it is configured.
+        has to be `open`, and an engine costs what legs it has.
+
+        `state_store` keeps the router's state while it runs; without one, none is kept. `resume`
+        is the state to begin with, as a whole or, if it is not of this fleet, not at all. Raises
+        `ConfigError` for that, and for a fleet that cannot be served as it is configured.
         """
         _check_servable(config, profiles)
+        if resume is not None:
+            check_fits(resume, config, name="the state to resume")
+            config, pinned = with_roles(config, resume)
+            for line in pinned:
+                logger.info("resuming: %s", line)
         self.config = config
         self.started_at = wall_clock()
         # Errands have connections of their own, so that no admitted request ever waits.
@@ -98,8 +113,22 @@ class Router:
             wall_clock=wall_clock,
             profiles=profiles,
         )
+        if resume is not None:
+            take_up(self.core, resume)
         self._journal = JournalWriter(self.core, journal_file) if journal_file else None
-        self.monitor = Monitor(config, self._clients, self.core, telemetry=self._telemetry, rng=rng)
+        self._keeper = (
+            StateKeeper(state_store, lambda: saved_state(self.core), self._telemetry)
+            if state_store
+            else None
+        )
+        self.monitor = Monitor(
+            config,
+            self._clients,
+            self.core,
+            telemetry=self._telemetry,
+            rng=rng,
+            keeper=self._keeper,
+        )
         self._running = False
 
     @property
@@ -110,8 +139,8 @@ class Router:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the background services until cancelled; started once requests can be served.
 
-        On the way out every engine connection is closed and the journal is written to its end,
-        both without waiting for anybody.
+        On the way out every engine connection is closed, the journal is written to its end and
+        the last state is kept, all without waiting for anybody.
         """
         self._running = True
         try:
@@ -127,6 +156,8 @@ class Router:
                 client.close()
             if self._journal is not None:
                 self._journal.finish(trio.current_time())
+            if self._keeper is not None:
+                self._keeper.finish()
 
     # Requests
 

@@ -6,6 +6,7 @@ happened; counters, journal and state all derive from that, so they agree.
 
 from narwhal.telemetry.catalogue import AttemptResult, Endpoint, Pool, Probe, ProbeResult
 from narwhal.telemetry.codes import ERROR_CODES
+from narwhal.telemetry.counters import COUNTED, REJECTION_CODES, Counters, values_of
 from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
 from narwhal.telemetry.live import EngineView, LiveState, PoolView, StateSource
@@ -23,9 +24,12 @@ from narwhal.telemetry.sink import JournalFile
 
 __all__ = [
     "CONTENT_TYPE",
+    "COUNTED",
     "ERROR_CODES",
+    "REJECTION_CODES",
     "AttemptResult",
     "AttemptRow",
+    "Counters",
     "Endpoint",
     "EngineRow",
     "EngineSummary",
@@ -45,4 +49,5 @@ __all__ = [
     "Telemetry",
     "clean_text",
     "encode",
+    "values_of",
 ]

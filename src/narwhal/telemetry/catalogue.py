@@ -485,6 +485,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "Failures to open or write the journal file.",
         scraped=True,
     ),
+    Metric(
+        "state_write_errors_total",
+        Kind.COUNTER,
+        "errors",
+        "Failures to write the state file.",
+    ),
     Metric("build_info", Kind.GAUGE, "", "Always 1.", (VERSION,)),
 )
 
