@@ -293,6 +293,17 @@ def test_an_engine_learns_nothing_on_probation() -> None:
     assert drift.baseline("a") == 1.0
 
 
+def test_one_that_is_tried_again_is_on_probation_with_the_next_bad_window() -> None:
+    drift = Drift(["a", "b"], HEALTH)
+    bad = alike(a=SICK, b=LOW)
+    assert kinds(play(drift, [bad] * 3)) == ["", "", "probation"]
+    drift.try_again("a")
+    assert not drift.on_probation("a")
+    assert kinds(play(drift, [bad], first=3)) == ["probation"]
+    drift.try_again("a")
+    assert kinds(play(drift, [bad], first=4)) == ["probation+evict"]
+
+
 def test_a_restart_forgets_the_row_the_window_the_baseline_and_what_was_not_told() -> None:
     drift = Drift("ab", HEALTH)
     play(drift, [alike(a=1.4, b=LOW)] * BASELINE_WINDOWS)

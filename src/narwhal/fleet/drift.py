@@ -38,8 +38,8 @@ class Drift:
 
     A window with fewer residuals says nothing and breaks no row. An engine on probation is
     chosen last, so it may be silent for long: that makes it neither well nor worse, and an engine
-    with little work must not escape by it. One that gets no work at all stays on probation, which
-    costs little: it has work again as soon as the others' prices are higher by the penalty.
+    with little work must not escape by it. One that gets no work at all stays on probation until
+    its caller lets it `try_again`.
 
     **Where nothing can be compared**, because no other engine was judged in that window, the
     engine's own band decides. That is enough for probation, which is a preference, but load and
@@ -83,6 +83,13 @@ class Drift:
         """Forget all that `iid` has shown: it restarted, or was readmitted."""
         self._records[iid] = Record(iid, self._health)
         self._found.pop(iid, None)
+
+    def try_again(self, iid: str) -> None:
+        """End a probation in which the engine had no work, and so could show nothing.
+
+        Its row goes on: with one more bad window it is on probation again, or to be evicted.
+        """
+        self._records[iid].probation = False
 
     def on_probation(self, iid: str) -> bool:
         """Whether `iid` should be chosen last."""

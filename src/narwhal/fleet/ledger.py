@@ -130,6 +130,10 @@ class Ledger:
         """Seconds that prefills took on `iid` since the last call, and those predicted."""
         return self._backlogs[iid].pace.fresh()
 
+    def fade_pace(self, iid: str, seconds: float) -> None:
+        """No prefill ended on `iid` for that long."""
+        self._backlogs[iid].pace.fade(seconds)
+
     def forget_pace(self, iid: str) -> None:
         """Another process: what prefills take there is not known."""
         self._backlogs[iid].forget_pace()

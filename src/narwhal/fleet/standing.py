@@ -133,6 +133,7 @@ class Transition:
 class _Standing:
     state: EngineState = EngineState.SERVING
     since: float = float("-inf")
+    cause: Event | None = None
     reason: str = ""
     until: float = float("inf")
     """When a quarantine ends."""
@@ -163,6 +164,10 @@ class Standings:
         """When it came into that state; minus infinity if it always was."""
         return self._standings[iid].since
 
+    def cause(self, iid: str) -> Event | None:
+        """What brought it into that state; None if it always was, or was restored."""
+        return self._standings[iid].cause
+
     def reason(self, iid: str) -> str:
         """Why it is in that state; empty if it always was."""
         return self._standings[iid].reason
@@ -184,6 +189,7 @@ class Standings:
         )
         quarantined = target is EngineState.QUARANTINED
         standing.state, standing.since, standing.reason = target, now, reason
+        standing.cause = event
         standing.until = now + self._quarantine_s if quarantined else float("inf")
         return change
 

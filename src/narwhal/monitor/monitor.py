@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from narwhal.fleet import EngineState
+from narwhal.fleet import EngineState, Event
 from narwhal.monitor.probing import Probed, Prober, Result
 from narwhal.monitor.state_keeper import StageFailed
 from narwhal.telemetry import Probe, ProbeResult
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from narwhal.telemetry import Telemetry
 
 logger = logging.getLogger("narwhal.monitor")
+
+# An engine on probation that had no work for so many windows is tried again.
+_SILENT_WINDOWS = 5
 
 _RESULTS = {
     Result.WELL: ProbeResult.PASSED,
@@ -91,6 +94,8 @@ class Monitor:
         """Engines whose `/health` was 200 when they were last asked."""
         self._tried: dict[str, int] = {}
         """The pass in which an engine was last asked to prove itself, and since when it has to."""
+        self._silent: dict[str, int] = {}
+        """Passes in a row in which an engine was not seen at work."""
         self._failures = 0
         self._failing: set[str] = set()
         """Stages that failed in the last pass: what was logged is not logged again."""
@@ -149,10 +154,22 @@ class Monitor:
         drift = watched.health.drift
         watched.apply(watched.health.expire(now))
         for iid in self._clients:
-            drift.observe(iid, *watched.observed(iid), now)
+            taken, predicted = watched.observed(iid)
+            drift.observe(iid, taken, predicted, now)
+            self._give_a_chance(iid, worked=predicted > 0)
         for finding in drift.judge(now):
             logger.info("%s: %s", finding.iid, finding)
             watched.apply(watched.health.found(finding, now))
+
+    def _give_a_chance(self, iid: str, *, worked: bool) -> None:
+        """End a probation in which an engine gets no work: it could never show that it is well."""
+        settings, drift = self._config.recovery.health, self._watched.health.drift
+        silent = 0 if worked else self._silent.get(iid, 0) + 1
+        self._silent[iid] = silent
+        passes = _SILENT_WINDOWS * settings.window_s / self._config.controller.monitor_interval_s
+        if drift.on_probation(iid) and silent >= passes:
+            drift.try_again(iid)
+            self._silent[iid] = 0
 
     def _drains(self) -> None:
         watched = self._watched
@@ -172,6 +189,12 @@ class Monitor:
                 self._tried[iid] = self._passes
 
     def _is_due(self, iid: str) -> bool:
+        standings, settings = self._watched.health.standings, self._config.recovery.health
+        if standings.cause(iid) is Event.EVICTED:
+            # That it generates is known; it stays out for as long as it took to be found slow.
+            served = trio.current_time() - standings.since(iid)
+            if served < settings.evict_windows * settings.window_s:
+                return False
         tried = self._tried.get(iid)
         if tried is None:
             return True

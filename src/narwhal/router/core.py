@@ -173,7 +173,8 @@ class Core:
             )
             return {
                 path.iid: (
-                    path.interval_s + prices.penalty_s(path.iid),
+                    # The same share of this target as it is of the other, which is in seconds.
+                    path.interval_s + prices.penalty_s(path.iid) * targets.tpot_s / targets.ttft_s,
                     path.meets(targets.tpot_s),
                 )
                 for path in decodes
@@ -276,7 +277,8 @@ class Core:
 
     def observed(self, iid: str) -> tuple[float, float]:
         """What the engine's work took since the last call, and what its profile says."""
-        return self.prices.paces.fresh(iid, self.role(iid))
+        interval = self.config.controller.monitor_interval_s
+        return self.prices.paces.fresh(iid, self.role(iid), interval)
 
     def restarted(self, iid: str) -> None:
         """Another process answers there: what the old one was and held is gone."""

@@ -64,16 +64,20 @@ class Paces:
             interval = self._profiles[iid].decode_interval(residents, held)
         return self._steps[iid].advance(now, interval)
 
-    def fresh(self, iid: str, role: Role) -> tuple[float, float]:
-        """What work of its role took on `iid` since the last call, and what was predicted.
+    def fresh(self, iid: str, role: Role, seconds: float) -> tuple[float, float]:
+        """What work of its role took on `iid` since the last call, `seconds` ago, and predicted.
 
-        Both in one unit, whichever that is; 0 without profiles, or if nothing was done.
+        Both in one unit, whichever that is; 0 without profiles, or if nothing was done. What was
+        not seen at work is known the less for it.
         """
         if self._profiles is None:
             return 0.0, 0.0
-        if role is Role.PREFILL:
-            return self._ledger.fresh_pace(iid)
-        return self._decodes[iid].fresh()
+        prefill, decode = self._ledger.fresh_pace(iid), self._decodes[iid].fresh()
+        if not prefill[1]:
+            self._ledger.fade_pace(iid, seconds)
+        if not decode[1]:
+            self._decodes[iid].fade(seconds)
+        return prefill if role is Role.PREFILL else decode
 
     def forget(self, iid: str) -> None:
         """Another process: its pace is not known."""
