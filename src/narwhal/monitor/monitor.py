@@ -67,8 +67,8 @@ class Monitor:
 
     A pass is synchronous: its stages decide whom to ask, and start tasks that ask, at most one
     for an engine at a time. So no engine that hangs ever delays a pass. A stage that fails stops
-    none of the others; `controller.monitor_failure_limit` such passes in a row
-    stop admission until one goes well.
+    none of the others; `controller.monitor_failure_limit` such passes in a row stop admission
+    until one goes well.
     """
 
     def __init__(
@@ -189,18 +189,16 @@ class Monitor:
                 self._tried[iid] = self._passes
 
     def _is_due(self, iid: str) -> bool:
+        if not self._watched.health.in_service(self._watched.role(iid)):
+            return True  # any engine is better than none
         standings, settings = self._watched.health.standings, self._config.recovery.health
         if standings.cause(iid) is Event.EVICTED:
             # That it generates is known; it stays out for as long as it took to be found slow.
-            served = trio.current_time() - standings.since(iid)
-            if served < settings.evict_windows * settings.window_s:
+            out = trio.current_time() - standings.since(iid)
+            if out < settings.evict_windows * settings.window_s:
                 return False
         tried = self._tried.get(iid)
-        if tried is None:
-            return True
-        blackout = not self._watched.health.in_service(self._watched.role(iid))
-        every = 1 if blackout else self._config.recovery.readmit_every
-        return self._passes - tried >= every
+        return tried is None or self._passes - tried >= self._config.recovery.readmit_every
 
     def _liveness(self) -> None:
         """Ask engines in service whether they are well: each in its turn, or who is in doubt."""
