@@ -3,7 +3,20 @@
 What follows from what is seen is decided in `narwhal.fleet`; here it is asked and waited for.
 """
 
-from narwhal.monitor.monitor import Monitor, Watched
+from narwhal.monitor.lifecycle import Check, DrainStatus, Lifecycle, NotNow, Verdict
+from narwhal.monitor.monitor import Monitor
 from narwhal.monitor.probing import Probed, Prober, Result
+from narwhal.monitor.watched import Watched
 
-__all__ = ["Monitor", "Probed", "Prober", "Result", "Watched"]
+__all__ = [
+    "Check",
+    "DrainStatus",
+    "Lifecycle",
+    "Monitor",
+    "NotNow",
+    "Probed",
+    "Prober",
+    "Result",
+    "Verdict",
+    "Watched",
+]

@@ -3,55 +3,26 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
 from narwhal.fleet import EngineState
-from narwhal.monitor.probing import Probed, Prober, Result
-from narwhal.telemetry import Probe, ProbeResult
+from narwhal.monitor.identity import Identities
+from narwhal.monitor.probing import RESULTS, Prober, Result
+from narwhal.telemetry import Probe
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from random import Random
 
     from narwhal.config import FleetConfig
     from narwhal.engine import EngineClient
-    from narwhal.fleet import Health, Transition
-    from narwhal.model import Role
+    from narwhal.monitor.probing import Probed
+    from narwhal.monitor.watched import Watched
     from narwhal.telemetry import Telemetry
 
 logger = logging.getLogger("narwhal.monitor")
-
-_RESULTS = {
-    Result.WELL: ProbeResult.PASSED,
-    Result.ILL: ProbeResult.FAILED,
-    Result.GONE: ProbeResult.FAILED,
-    Result.UNSURE: ProbeResult.UNSURE,
-}
-
-
-class Watched(Protocol):
-    """What a monitor needs of its router. All of it is synchronous."""
-
-    health: Health
-    degraded: str | None
-    """Why no new requests are to be taken, if none are; the monitor writes it."""
-
-    def apply(self, changes: Iterable[Transition]) -> None:
-        """Take up changes of engines' standings."""
-
-    def role(self, iid: str) -> Role:
-        """The engine's role now."""
-
-    def residents(self, iid: str) -> int:
-        """Legs that are on the engine now."""
-
-    def restarted(self, iid: str) -> None:
-        """Another process answers there: what was known of the old one is over."""
-
-    def proved(self, iid: str) -> None:
-        """The engine was seen to generate: nothing is held against it any more."""
 
 
 class Monitor:
@@ -77,7 +48,8 @@ class Monitor:
         self._watched = watched
         self._telemetry = telemetry
         self._rng = rng
-        self._prober = Prober(config, rng)
+        self.prober = Prober(config, rng)
+        self.identities = Identities(config, clients, watched, self.prober, telemetry)
         self._nursery: trio.Nursery
         self._asking: set[str] = set()
         self._well: set[str] = set()
@@ -134,12 +106,16 @@ class Monitor:
 
     def _readmission(self) -> None:
         """Ask engines that are out of service to prove themselves."""
-        waiting = self._watched.health.to_be_proved()
+        health = self._watched.health
+        provable = health.to_be_proved()
+        # A blocked one is asked what it is: it may be another process by now.
+        waiting = [*provable, *health.blocked()]
         for iid in list(self._tried):
             if iid not in waiting:
                 del self._tried[iid]
         for iid in waiting:
-            if self._is_due(iid) and self._ask(iid, self._prove):
+            job = self._prove if iid in provable else self.identities.identify
+            if self._is_due(iid) and self._ask(iid, job):
                 self._tried[iid] = self._passes
 
     def _is_due(self, iid: str) -> bool:
@@ -156,7 +132,8 @@ class Monitor:
         for place, iid in enumerate(self._clients):
             # Each has a pass of its own, so that they are not all asked at once.
             turn = (self._passes + place) % every == 0
-            if health.takes_work(iid) and (turn or iid in health.to_probe):
+            doubtful = iid in health.to_probe or self.identities.unknown(iid)
+            if health.takes_work(iid) and (turn or doubtful):
                 self._ask(iid, self._look_after)
 
     # Asking
@@ -190,7 +167,7 @@ class Monitor:
         health.to_probe.discard(iid)
         if probed.result is Result.WELL:
             health.answered(iid)
-            await self._identify(iid)
+            await self.identities.identify(iid)
 
     async def _prove(self, iid: str) -> None:
         """Have an engine show that it is well and generates, before it gets work again."""
@@ -199,12 +176,12 @@ class Monitor:
         if probed.result in (Result.ILL, Result.GONE):
             watched.apply(health.lost(iid, trio.current_time(), probed.why))
             return
-        if probed.result is Result.UNSURE or not await self._identify(iid):
+        if probed.result is Result.UNSURE or not await self.identities.identify(iid):
             return
         partner = self._partner(iid)
         client = None if partner is None else self._clients[partner]
-        probed = await self._prober.generation(self._clients[iid], client, watched.role(iid))
-        self._telemetry.probed(Probe.VERIFICATION, _RESULTS[probed.result])
+        probed = await self.prober.generation(self._clients[iid], client, watched.role(iid))
+        self._telemetry.probed(Probe.VERIFICATION, RESULTS[probed.result])
         now = trio.current_time()
         match probed.result:
             case Result.WELL:
@@ -219,22 +196,10 @@ class Monitor:
                 logger.info("%s is not proved yet: %s", iid, probed.why)
 
     async def _probe(self, iid: str) -> Probed:
-        probed = await self._prober.health(self._clients[iid])
-        self._telemetry.probed(Probe.HEALTH, _RESULTS[probed.result])
+        probed = await self.prober.health(self._clients[iid])
+        self._telemetry.probed(Probe.HEALTH, RESULTS[probed.result])
         (self._well.add if probed.result is Result.WELL else self._well.discard)(iid)
         return probed
-
-    async def _identify(self, iid: str) -> bool:
-        """Ask which process it is; whether it said so."""
-        said = await self._prober.incarnation(self._clients[iid])
-        if isinstance(said, Probed):
-            return said.result is not Result.GONE
-        restarted, changes = self._watched.health.seen(iid, said, trio.current_time())
-        if restarted:
-            self._telemetry.engine_restarted(iid)
-            self._watched.restarted(iid)
-        self._watched.apply(changes)
-        return True
 
     def _partner(self, iid: str) -> str | None:
         """A sound engine for the other leg of a proof: one in service, or at least one that is up.

@@ -8,7 +8,7 @@ from narwhal.telemetry.catalogue import AttemptResult, Endpoint, Pool, Probe, Pr
 from narwhal.telemetry.codes import ERROR_CODES
 from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
-from narwhal.telemetry.live import EngineView, LiveState, PoolView, StateSource
+from narwhal.telemetry.live import DrainView, EngineView, LiveState, PoolView, StateSource
 from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
 from narwhal.telemetry.rows import (
     AttemptRow,
@@ -20,12 +20,14 @@ from narwhal.telemetry.rows import (
     clean_text,
 )
 from narwhal.telemetry.sink import JournalFile
+from narwhal.telemetry.state import drain_document
 
 __all__ = [
     "CONTENT_TYPE",
     "ERROR_CODES",
     "AttemptResult",
     "AttemptRow",
+    "DrainView",
     "Endpoint",
     "EngineRow",
     "EngineSummary",
@@ -44,5 +46,6 @@ __all__ = [
     "StopRow",
     "Telemetry",
     "clean_text",
+    "drain_document",
     "encode",
 ]
