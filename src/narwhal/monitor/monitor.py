@@ -138,7 +138,7 @@ class Monitor:
 
     # Asking
 
-    def _ask(self, iid: str, job: Callable[[str], Awaitable[None]]) -> bool:
+    def _ask(self, iid: str, job: Callable[[str], Awaitable[object]]) -> bool:
         """Start to ask an engine; false if it is being asked, or too many are."""
         if iid in self._asking or len(self._asking) >= self._config.control_connections:
             return False
@@ -146,7 +146,7 @@ class Monitor:
         self._nursery.start_soon(self._run, iid, job)
         return True
 
-    async def _run(self, iid: str, job: Callable[[str], Awaitable[None]]) -> None:
+    async def _run(self, iid: str, job: Callable[[str], Awaitable[object]]) -> None:
         try:
             # Somewhere in the interval, so that routers of one fleet do not ask in one moment.
             await trio.sleep(self._rng.random() * self._config.controller.monitor_interval_s / 2)

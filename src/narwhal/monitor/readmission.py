@@ -160,11 +160,14 @@ class Readmission:
             )
         if now > before:
             return None
-        text = "the process that was drained" if now == before else "an older one"
-        return (
-            f"its process started at {now:.3f} (Unix time), and the one that was drained at "
-            f'{before:.3f}: it is {text}. Restart it, or readmit it with "same_process": true'
-        )
+        if now == before:
+            found = f"it is still the process that was drained, started at {now:.3f} (Unix time)"
+        else:
+            found = (
+                f"its process started at {now:.3f} (Unix time), before the one that was drained "
+                f"({before:.3f})"
+            )
+        return f'{found}: restart it, or readmit it with "same_process": true'
 
     async def _contract(self) -> str | None:
         differs = await self._identities.differs(self.iid, self._said)
