@@ -47,12 +47,13 @@ class Stage:
         except RequestFailed as error:
             self.failed.append(str(error))
 
-    async def load(self, every: float = 0.05, tokens: int = 60) -> None:
-        """Requests, one after the other, until cancelled; those that run go on."""
+    async def load(self, every: float = 0.1, tokens: int = 60) -> None:
+        """Two requests at a time, so that both engines of a role have work, until cancelled."""
         n = 0
         async with trio.open_nursery() as nursery:
             while True:
-                nursery.start_soon(self.ask, str(n), tokens)
+                nursery.start_soon(self.ask, f"{n} a", tokens)
+                nursery.start_soon(self.ask, f"{n} b", tokens)
                 n += 1
                 await trio.sleep(every)
 
@@ -93,7 +94,7 @@ def play(body: Body, config: FleetConfig | None = None, **engines: Any) -> Stage
                 stage = Stage(fleet, router)
                 router.telemetry.listen(stage.rows.append)
                 stages.append(stage)
-                with trio.fail_after(3600):
+                with trio.fail_after(300):
                     await body(stage)
                 core = router.core
                 with trio.fail_after(120):

@@ -1,4 +1,4 @@
-"""`engine_contract`: an engine that is something else gets no work, until it is what it should be."""
+"""`engine_contract`: an engine that is something else gets no work until that has changed."""
 
 from __future__ import annotations
 

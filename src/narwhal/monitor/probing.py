@@ -183,19 +183,16 @@ class Prober:
     async def _decode(
         self, client: EngineClient, body: bytes, handoff: Handoff | None = None
     ) -> Probed:
-        written = False
-
-        def note_written() -> None:
-            nonlocal written
-            written = True
+        accepted = False
 
         async def run() -> None:
+            nonlocal accepted
             leg = await client.dispatch_decode(
                 Route.COMPLETIONS,
                 body,
                 self._correlation(),
                 on_slot=lambda: None,
-                before_write=note_written,
+                before_write=lambda: None,
                 control=True,
             )
             stream = DecodeStream(
@@ -205,6 +202,7 @@ class Prober:
             )
             with leg:
                 await leg.head()
+                accepted = True
                 while not (stream.first_token or stream.error) and (data := await leg.read()):
                     stream.feed(data)
             if not stream.first_token:
@@ -213,7 +211,8 @@ class Prober:
         try:
             asked = await self._ask(run, self._config.engine.first_token_timeout_s, "a first token")
         finally:
-            if handoff is not None and not written:
+            # A decoder that was written to and said nothing may never have read a word.
+            if handoff is not None and not accepted:
                 await self._release(client, handoff)
         return asked or Probed(Result.WELL, "it generated")
 
