@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from narwhal.cli import engines_call, engines_command
+from narwhal.cli import engines_call
 from narwhal.cli.main import main
 
 from processes import Command, run, write_fleet
@@ -70,7 +71,7 @@ def play(
     monkeypatch.setattr(
         engines_call.Caller, "_call", lambda _self, path, order=None: made.call(path, order)
     )
-    monkeypatch.setattr(engines_command.time, "sleep", made.naps.append)
+    monkeypatch.setattr(time, "sleep", made.naps.append)
     return CliRunner().invoke(main, ["engines", *arguments]), made
 
 

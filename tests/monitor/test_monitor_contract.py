@@ -14,7 +14,7 @@ from narwhal.testing import fleet_config
 S = EngineState
 
 
-def fleet(contract: dict[str, Any] | None, **more: Any) -> Any:
+def fleet(contract: dict[str, Any], **more: Any) -> Any:
     return fleet_config(prefill=1, decode=2, engine_contract=contract, **more)
 
 

@@ -4,9 +4,8 @@ What follows from what is seen is decided in `narwhal.fleet`; here it is asked a
 """
 
 from narwhal.monitor.lifecycle import Check, DrainStatus, Lifecycle, NotNow, Verdict
-from narwhal.monitor.monitor import Monitor
+from narwhal.monitor.monitor import Monitor, Watched
 from narwhal.monitor.probing import Probed, Prober, Result
-from narwhal.monitor.watched import Watched
 
 __all__ = [
     "Check",

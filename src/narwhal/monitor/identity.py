@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from narwhal.config import FleetConfig
     from narwhal.engine import EngineClient, Served
+    from narwhal.monitor.monitor import Watched
     from narwhal.monitor.probing import Identity, Prober
-    from narwhal.monitor.watched import Watched
     from narwhal.telemetry import Telemetry
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from narwhal.engine import EngineClient
     from narwhal.fleet import Incarnation
     from narwhal.monitor.identity import Identities
+    from narwhal.monitor.monitor import Watched
     from narwhal.monitor.probing import Prober
-    from narwhal.monitor.watched import Watched
     from narwhal.telemetry import Telemetry
 
 __all__ = ["Check", "DrainStatus", "Lifecycle", "NotNow", "Verdict"]

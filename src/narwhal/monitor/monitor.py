@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -13,16 +13,40 @@ from narwhal.monitor.probing import RESULTS, Prober, Result
 from narwhal.telemetry import Probe
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from random import Random
 
     from narwhal.config import FleetConfig
     from narwhal.engine import EngineClient
+    from narwhal.fleet import Health, Transition
+    from narwhal.model import Role
     from narwhal.monitor.probing import Probed
-    from narwhal.monitor.watched import Watched
     from narwhal.telemetry import Telemetry
 
 logger = logging.getLogger("narwhal.monitor")
+
+
+class Watched(Protocol):
+    """What a monitor needs of its router. All of it is synchronous."""
+
+    health: Health
+    degraded: str | None
+    """Why no new requests are to be taken, if none are; the monitor writes it."""
+
+    def apply(self, changes: Iterable[Transition]) -> None:
+        """Take up changes of engines' standings."""
+
+    def role(self, iid: str) -> Role:
+        """The engine's role now."""
+
+    def residents(self, iid: str) -> int:
+        """Legs that are on the engine now."""
+
+    def restarted(self, iid: str) -> None:
+        """Another process answers there: what was known of the old one is over."""
+
+    def proved(self, iid: str) -> None:
+        """The engine was seen to generate: nothing is held against it any more."""
 
 
 class Monitor:

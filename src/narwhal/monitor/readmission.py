@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from narwhal.engine import EngineClient
     from narwhal.fleet import Incarnation
     from narwhal.monitor.identity import Identities
+    from narwhal.monitor.monitor import Watched
     from narwhal.monitor.probing import Identity, Prober
-    from narwhal.monitor.watched import Watched
     from narwhal.telemetry import Telemetry
 
 # A partner may be at fault itself, which says nothing of the engine: so another one is asked.
