@@ -1,13 +1,17 @@
-"""The table of engine states for the documentation, made from `TRANSITIONS`.
+"""The tables of engine states for the documentation, made from `TRANSITIONS`.
 
-`python -m narwhal.fleet.diagram` writes it to standard output; docs/engines.md has it between
+`python -m narwhal.fleet.diagram` writes them to standard output; docs/engines.md has them between
 the two comments that name this command.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
+import textwrap
 from collections import defaultdict
+from itertools import pairwise
 
 from narwhal.fleet.standing import OPERATORS, TAKES_WORK, TRANSITIONS, EngineState, Event
 
@@ -16,9 +20,13 @@ END = "<!-- The end of what it made. -->"
 
 
 def transitions_markdown() -> str:
-    """Return the table: each state, whether it takes new work, and where each event leads."""
-    head = "| state | new work | what leads out of it |\n|---|---|---|\n"
-    return f"{BEGIN}\n\n{head}{''.join(_row(state) for state in EngineState)}\n{END}\n"
+    """Return both tables: where events lead from each state, and what the events are."""
+    states = "| state | new work | what leads out of it |\n|---|---|---|\n"
+    states += "".join(_row(state) for state in EngineState)
+    meanings = _meanings()
+    events = "| event | what happened |\n|---|---|\n"
+    events += "".join(f"| `{event}` | {meanings[event.name]} |\n" for event in Event)
+    return f"{BEGIN}\n\n{states}\n{events}\n{END}\n"
 
 
 def _row(state: EngineState) -> str:
@@ -34,10 +42,23 @@ def _row(state: EngineState) -> str:
 
 def _work(state: EngineState) -> str:
     if state is EngineState.QUARANTINED:
-        return "if no other has room"
+        return "if no other does"
     if state in TAKES_WORK:
         return "yes"
-    return "no; an operator's" if state in OPERATORS else "no"
+    return "no, by an operator's word" if state in OPERATORS else "no"
+
+
+def _meanings() -> dict[str, str]:
+    """What stands below each member of `Event` in the source, by the member's name."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(Event))).body
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
+    found = {}
+    for member, text in pairwise(body):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
+            (target,) = member.targets
+            if isinstance(target, ast.Name) and isinstance(text.value, ast.Constant):
+                found[target.id] = " ".join(str(text.value.value).split())
+    return found
 
 
 if __name__ == "__main__":
