@@ -112,6 +112,6 @@ def _no_such(path: str, method: str, *, known: bool) -> Answer:
         return not_allowed(method, "POST" if path in COMPLETION_PATHS else "GET")
     return error(
         404,
-        "not_found",
         "There is no such route; completions are at /v1/chat/completions and /v1/completions.",
+        code="not_found",
     )

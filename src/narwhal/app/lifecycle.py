@@ -114,7 +114,7 @@ class LifecycleRoutes:
             body = await read()
         except BodyTooLarge:
             text = f"The body has more than {MOST_BYTES} bytes; it only has to name an engine."
-            raise _Wrong(error(413, "body_too_large", text)) from None
+            raise _Wrong(error(413, text, code="body_too_large")) from None
         try:
             return msgspec.json.decode(body, type=_Order)
         except msgspec.ValidationError as wrong:
@@ -154,14 +154,16 @@ class LifecycleRoutes:
         try:
             verdict = await self._router.lifecycle.readmit(iid, same_process=order.same_process)
         except NotNow as reason:
-            return error(409, "not_now", f"{reason}.", param="engine", engine=self._status(iid))
+            return error(
+                409, f"{reason}.", code="not_now", param="engine", engine=self._status(iid)
+            )
         return self._result(iid, verdict)
 
     def _known(self, iid: str) -> str:
         if iid in self._engines:
             return iid
         text = f'There is no engine "{iid[:_MOST_SHOWN]}"; the fleet has {self._names()}.'
-        raise _Wrong(error(404, "engine_not_found", text, param="engine"))
+        raise _Wrong(error(404, text, code="engine_not_found", param="engine"))
 
     def _names(self) -> str:
         return ", ".join(self._engines)
@@ -176,7 +178,7 @@ class LifecycleRoutes:
         text = f"{iid} stays out of service. Its check {verdict.failed} failed: {verdict.reason}."
         failed = {"check": verdict.failed, "reason": verdict.reason}
         return error(
-            409, "check_failed", text, param="engine", engine=status, failed=failed, **checks
+            409, text, code="check_failed", param="engine", engine=status, failed=failed, **checks
         )
 
     def _all(self, iids: list[str]) -> Answer:
@@ -201,4 +203,4 @@ class LifecycleRoutes:
 
 
 def _bad(message: str, *, param: str | None = None) -> _Wrong:
-    return _Wrong(error(400, "invalid_request", message, param=param))
+    return _Wrong(error(400, message, code="invalid_request", param=param))

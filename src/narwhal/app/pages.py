@@ -18,7 +18,7 @@ PAGE_BOUND_S = 10.0
 
 
 def error(
-    status: int, code: str, message: str, *, param: str | None = None, **more: object
+    status: int, message: str, *, code: str, param: str | None = None, **more: object
 ) -> Answer:
     """An error in the OpenAI shape, with `more` beside it."""
     fields = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
@@ -28,5 +28,5 @@ def error(
 def not_allowed(method: str, allowed: str) -> Answer:
     """There is such a route, but not with this method."""
     message = f"{method[:32]} is not allowed here; use {allowed}."
-    status, body, headers = error(405, "method_not_allowed", message)
+    status, body, headers = error(405, message, code="method_not_allowed")
     return status, body, [*headers, (b"allow", allowed.encode())]
