@@ -9,7 +9,7 @@ import pytest
 import trio
 from lifecycle_stage import ALL_CHECKS, Stage, change, passed, play
 
-from narwhal.fleet import EngineState
+from narwhal.fleet import EngineState, Incarnation
 from narwhal.model import Terminal
 from narwhal.monitor import Check, NotNow
 from narwhal.testing import AtStep, TimeModel, fleet_config, open_fleet, run_seeded
@@ -100,6 +100,25 @@ def test_a_process_that_was_never_known_is_compared_with_nothing() -> None:
         stage.fleet["d0"].restart()
         await trio.sleep(1)
         assert passed(await stage.router.lifecycle.readmit("d0"))
+
+    play(body)
+
+
+def test_a_drain_of_an_earlier_router_is_taken_up() -> None:
+    """Its state and its process were restored, and nothing else is known of the drain."""
+
+    async def body(stage: Stage) -> None:
+        health, lifecycle = stage.router.core.health, stage.router.lifecycle
+        started = stage.fleet["d0"].started_at
+        health.incarnations["d0"] = Incarnation(version="0.32.0", process_start_s=started)
+        health.standings.restore("d0", S.DRAINED, 0.0, "nothing runs on it any more")
+        assert lifecycle.ready_to_stop("d0")
+        assert (await lifecycle.readmit("d0")).failed is Check.IDENTITY
+        status = lifecycle.status("d0")
+        assert status is not None
+        assert status.process_start_s == started
+        await stage.restart("d0")
+        assert passed(await lifecycle.readmit("d0"))
 
     play(body)
 

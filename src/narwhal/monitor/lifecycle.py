@@ -114,9 +114,14 @@ class Lifecycle:
         return state in (EngineState.DRAINING, EngineState.DRAINED)
 
     def _of(self, iid: str) -> _Drain:
-        """The engine's drain. One from before the router's own start begins when it is asked."""
-        now = trio.current_time()
-        return self._drains.setdefault(iid, _Drain(now, None, None))
+        """The engine's drain.
+
+        One from before the router's own start begins when it is asked for; if the process of then
+        is known, it is that. Nobody drained a blocked engine, so none of its processes was.
+        """
+        health = self._watched.health
+        process = health.incarnations.get(iid) if self._is_out(iid) else None
+        return self._drains.setdefault(iid, _Drain(trio.current_time(), None, process))
 
     def _end_if_empty(self, iid: str) -> None:
         watched = self._watched
@@ -162,7 +167,6 @@ class Lifecycle:
         """
         health, watched = self._watched.health, self._watched
         self._check_state(iid)
-        drain = self._drains.get(iid)
         self._readmissions[iid] = run = Readmission(
             iid,
             self._config,
@@ -171,7 +175,7 @@ class Lifecycle:
             prober=self._prober,
             identities=self._identities,
             telemetry=self._telemetry,
-            drained=None if drain is None else drain.process,
+            drained=self._of(iid).process,
             same_process=same_process,
         )
         watched.apply(health.readmit(iid, trio.current_time()))
