@@ -72,8 +72,8 @@ class Monitor:
         self._watched = watched
         self._telemetry = telemetry
         self._rng = rng
-        self.prober = Prober(config, rng)
-        self.identities = Identities(config, clients, watched, self.prober, telemetry)
+        self._prober = Prober(config, rng)
+        self.identities = Identities(config, clients, watched, self._prober, telemetry)
         self._nursery: trio.Nursery
         self._asking: set[str] = set()
         self._well: set[str] = set()
@@ -87,6 +87,11 @@ class Monitor:
             ("readmission", self._readmission),
             ("liveness", self._liveness),
         )
+
+    @property
+    def prober(self) -> Prober:
+        """Who asks the engines."""
+        return self._prober
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run passes until cancelled, which also ends what is being asked."""
@@ -204,7 +209,7 @@ class Monitor:
             return
         partner = self._partner(iid)
         client = None if partner is None else self._clients[partner]
-        probed = await self.prober.generation(self._clients[iid], client, watched.role(iid))
+        probed = await self._prober.generation(self._clients[iid], client, watched.role(iid))
         self._telemetry.probed(Probe.VERIFICATION, RESULTS[probed.result])
         now = trio.current_time()
         match probed.result:
@@ -220,7 +225,7 @@ class Monitor:
                 logger.info("%s is not proved yet: %s", iid, probed.why)
 
     async def _probe(self, iid: str) -> Probed:
-        probed = await self.prober.health(self._clients[iid])
+        probed = await self._prober.health(self._clients[iid])
         self._telemetry.probed(Probe.HEALTH, RESULTS[probed.result])
         (self._well.add if probed.result is Result.WELL else self._well.discard)(iid)
         return probed
