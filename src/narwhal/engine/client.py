@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
@@ -12,7 +11,7 @@ import trio
 
 from narwhal.engine.answers import OK, raise_for_status
 from narwhal.engine.decode import DecodeLeg
-from narwhal.engine.gauges import read_gauges
+from narwhal.engine.gauges import read_gauges, read_process
 from narwhal.model import EngineProtocolError, EngineStatus, NarwhalError, Route
 from narwhal.net import ConnectionPool, PooledTransport
 from narwhal.wire import vllm
@@ -21,13 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from narwhal.config import EngineSpec
-    from narwhal.engine.gauges import Gauges
+    from narwhal.engine.gauges import Gauges, Process
     from narwhal.net import Exchange
 
 PATHS = {Route.COMPLETIONS: b"/v1/completions", Route.CHAT: b"/v1/chat/completions"}
-_PROCESS_START = re.compile(
-    rb"^process_start_time_seconds(?:\{[^}]*\})? ([0-9.eE+]+)", re.MULTILINE
-)
 
 
 @attrs.frozen
@@ -37,6 +33,17 @@ class Correlation:
     request_id: str
     """The backend id of this leg: fresh for every attempt, never the client's."""
     traceparent: str | None = None
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A model that an engine serves."""
+
+    id: str
+    """As requests have to name it."""
+    root: str | None = None
+    """What it was loaded from."""
+    max_model_len: int | None = None
+    """Tokens of its context."""
 
 
 @attrs.frozen
@@ -226,8 +233,11 @@ class EngineClient:
 
     async def process_start(self) -> float | None:
         """When the engine's process started (Unix seconds), from `/metrics`; None if not told."""
-        found = _PROCESS_START.search(await self._get_ok("/metrics"))
-        return float(found[1]) if found else None
+        return (await self.process()).start_s
+
+    async def process(self) -> Process:
+        """What `/metrics` says of the engine's process and how that is set up."""
+        return read_process(await self._get_ok("/metrics"))
 
     async def gauges(self) -> Gauges:
         """What `/metrics` says of the engine's work, memory and process, all in one reading."""
@@ -236,6 +246,13 @@ class EngineClient:
     async def models(self) -> bytes:
         """The body of `/v1/models`."""
         return await self._get_ok("/v1/models")
+
+    async def served(self) -> list[Served]:
+        """The models that it serves, from `/v1/models`."""
+        try:
+            return msgspec.json.decode(await self.models(), type=_Models).data
+        except msgspec.MsgspecError as error:
+            raise EngineProtocolError(f"{self.iid}: /v1/models answered no list") from error
 
     async def _get_ok(self, path: str) -> bytes:
         status, body = await self._get(path)
@@ -262,3 +279,7 @@ def _late_answer(exchange: Exchange) -> bytes | None:
 
 class _Version(msgspec.Struct):
     version: str
+
+
+class _Models(msgspec.Struct):
+    data: list[Served]

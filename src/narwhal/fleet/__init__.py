@@ -3,6 +3,7 @@
 Pure: every method takes `now` where time matters, nothing waits, nothing is read from a clock.
 """
 
+from narwhal.fleet import contract
 from narwhal.fleet.backlog import Backlog, filled_to
 from narwhal.fleet.drift import Drift
 from narwhal.fleet.drift_record import Finding, FindingKind
@@ -52,5 +53,6 @@ __all__ = [
     "Streaks",
     "Transition",
     "Trust",
+    "contract",
     "filled_to",
 ]

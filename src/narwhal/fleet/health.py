@@ -13,7 +13,7 @@ import attrs
 from narwhal.config import RestartPolicy
 from narwhal.fleet.drift import Drift
 from narwhal.fleet.drift_record import FindingKind
-from narwhal.fleet.standing import TAKES_WORK, TO_BE_PROVED, Event, Standings
+from narwhal.fleet.standing import TAKES_WORK, TO_BE_PROVED, EngineState, Event, Standings
 from narwhal.fleet.streaks import Remedy, Streaks
 from narwhal.model import FailureClass
 
@@ -76,6 +76,11 @@ class Health:
     def to_be_proved(self) -> list[str]:
         """Engines that come back as soon as they are seen to generate."""
         return [iid for iid in self._roles if self.standings.state(iid) in TO_BE_PROVED]
+
+    def blocked(self) -> list[str]:
+        """Engines that are not what `engine_contract` says."""
+        state = self.standings.state
+        return [iid for iid in self._roles if state(iid) is EngineState.BLOCKED]
 
     def is_last(self, iid: str) -> bool:
         """Whether no other engine of its role takes new work."""

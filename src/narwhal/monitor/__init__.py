@@ -5,6 +5,7 @@ What a router knows of them is kept in a file here, for the next one to resume.
 What follows from what is seen is decided in `narwhal.fleet`; here it is asked and waited for.
 """
 
+from narwhal.monitor.lifecycle import Check, DrainStatus, Lifecycle, NotNow, Verdict
 from narwhal.monitor.monitor import Monitor, Watched
 from narwhal.monitor.probing import Probed, Prober, Result
 from narwhal.monitor.resume import check_fits, standing, with_roles
@@ -13,8 +14,12 @@ from narwhal.monitor.state_file import StateFile, StateStore, load_state
 from narwhal.monitor.state_keeper import StageFailed, StateKeeper
 
 __all__ = [
+    "Check",
+    "DrainStatus",
     "EngineRecord",
+    "Lifecycle",
     "Monitor",
+    "NotNow",
     "Probed",
     "Prober",
     "Result",
@@ -23,6 +28,7 @@ __all__ = [
     "StateFile",
     "StateKeeper",
     "StateStore",
+    "Verdict",
     "Watched",
     "check_fits",
     "load_state",

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from narwhal.fleet import EngineState, Event
-from narwhal.monitor.probing import Probed, Prober, Result
+from narwhal.monitor.identity import Identities
+from narwhal.monitor.probing import RESULTS, Prober, Result
 from narwhal.monitor.state_keeper import StageFailed
-from narwhal.telemetry import Probe, ProbeResult
+from narwhal.telemetry import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from narwhal.engine import EngineClient
     from narwhal.fleet import Health, Transition
     from narwhal.model import Role
+    from narwhal.monitor.probing import Probed
     from narwhal.monitor.state_keeper import StateKeeper
     from narwhal.telemetry import Telemetry
 
@@ -27,13 +29,6 @@ logger = logging.getLogger("narwhal.monitor")
 
 # An engine on probation that had no work for so many windows is tried again.
 _SILENT_WINDOWS = 5
-
-_RESULTS = {
-    Result.WELL: ProbeResult.PASSED,
-    Result.ILL: ProbeResult.FAILED,
-    Result.GONE: ProbeResult.FAILED,
-    Result.UNSURE: ProbeResult.UNSURE,
-}
 
 
 class Watched(Protocol):
@@ -88,6 +83,7 @@ class Monitor:
         self._telemetry = telemetry
         self._rng = rng
         self._prober = Prober(config, rng)
+        self.identities = Identities(config, clients, watched, self._prober, telemetry)
         self._nursery: trio.Nursery
         self._asking: set[str] = set()
         self._well: set[str] = set()
@@ -108,6 +104,11 @@ class Monitor:
         )
         if keeper is not None:
             self._stages += (("state", lambda: keeper.one_pass(self._nursery)),)
+
+    @property
+    def prober(self) -> Prober:
+        """Who asks the engines."""
+        return self._prober
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run passes until cancelled, which also ends what is being asked."""
@@ -180,12 +181,16 @@ class Monitor:
 
     def _readmission(self) -> None:
         """Ask engines that are out of service to prove themselves."""
-        waiting = self._watched.health.to_be_proved()
+        health = self._watched.health
+        provable = health.to_be_proved()
+        # A blocked one is asked what it is: it may be another process by now.
+        waiting = [*provable, *health.blocked()]
         for iid in list(self._tried):
             if iid not in waiting:
                 del self._tried[iid]
         for iid in waiting:
-            if self._is_due(iid) and self._ask(iid, self._prove):
+            job = self._prove if iid in provable else self.identities.identify
+            if self._is_due(iid) and self._ask(iid, job):
                 self._tried[iid] = self._passes
 
     def _is_due(self, iid: str) -> bool:
@@ -206,12 +211,13 @@ class Monitor:
         for place, iid in enumerate(self._clients):
             # Each has a pass of its own, so that they are not all asked at once.
             turn = (self._passes + place) % every == 0
-            if health.takes_work(iid) and (turn or iid in health.to_probe):
+            doubtful = iid in health.to_probe or self.identities.unknown(iid)
+            if health.takes_work(iid) and (turn or doubtful):
                 self._ask(iid, self._look_after)
 
     # Asking
 
-    def _ask(self, iid: str, job: Callable[[str], Awaitable[None]]) -> bool:
+    def _ask(self, iid: str, job: Callable[[str], Awaitable[object]]) -> bool:
         """Start to ask an engine; false if it is being asked, or too many are."""
         if iid in self._asking or len(self._asking) >= self._config.control_connections:
             return False
@@ -219,7 +225,7 @@ class Monitor:
         self._nursery.start_soon(self._run, iid, job)
         return True
 
-    async def _run(self, iid: str, job: Callable[[str], Awaitable[None]]) -> None:
+    async def _run(self, iid: str, job: Callable[[str], Awaitable[object]]) -> None:
         try:
             # Somewhere in the interval, so that routers of one fleet do not ask in one moment.
             await trio.sleep(self._rng.random() * self._config.controller.monitor_interval_s / 2)
@@ -240,7 +246,7 @@ class Monitor:
         health.to_probe.discard(iid)
         if probed.result is Result.WELL:
             health.answered(iid)
-            await self._identify(iid)
+            await self.identities.identify(iid)
 
     async def _prove(self, iid: str) -> None:
         """Have an engine show that it is well and generates, before it gets work again."""
@@ -249,12 +255,12 @@ class Monitor:
         if probed.result in (Result.ILL, Result.GONE):
             watched.apply(health.lost(iid, trio.current_time(), probed.why))
             return
-        if probed.result is Result.UNSURE or not await self._identify(iid):
+        if probed.result is Result.UNSURE or not await self.identities.identify(iid):
             return
         partner = self._partner(iid)
         client = None if partner is None else self._clients[partner]
         probed = await self._prober.generation(self._clients[iid], client, watched.role(iid))
-        self._telemetry.probed(Probe.VERIFICATION, _RESULTS[probed.result])
+        self._telemetry.probed(Probe.VERIFICATION, RESULTS[probed.result])
         now = trio.current_time()
         match probed.result:
             case Result.WELL:
@@ -270,21 +276,9 @@ class Monitor:
 
     async def _probe(self, iid: str) -> Probed:
         probed = await self._prober.health(self._clients[iid])
-        self._telemetry.probed(Probe.HEALTH, _RESULTS[probed.result])
+        self._telemetry.probed(Probe.HEALTH, RESULTS[probed.result])
         (self._well.add if probed.result is Result.WELL else self._well.discard)(iid)
         return probed
-
-    async def _identify(self, iid: str) -> bool:
-        """Ask which process it is; whether it said so."""
-        said = await self._prober.incarnation(self._clients[iid])
-        if isinstance(said, Probed):
-            return said.result is not Result.GONE
-        restarted, changes = self._watched.health.seen(iid, said, trio.current_time())
-        if restarted:
-            self._telemetry.engine_restarted(iid)
-            self._watched.restarted(iid)
-        self._watched.apply(changes)
-        return True
 
     def _partner(self, iid: str) -> str | None:
         """A sound engine for the other leg of a proof: one in service, or at least one that is up.

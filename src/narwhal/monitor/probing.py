@@ -25,6 +25,7 @@ from narwhal.model import (
     Route,
 )
 from narwhal.retry import classify_status
+from narwhal.telemetry import ProbeResult
 from narwhal.wire import openai, vllm
 from narwhal.wire.decode import DecodeStream
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from narwhal.config import FleetConfig
-    from narwhal.engine import EngineClient
+    from narwhal.engine import EngineClient, PrefillReply, Process, Served
     from narwhal.wire.vllm import Handoff
 
 T = TypeVar("T")
@@ -57,12 +58,29 @@ class Result(StrEnum):
     """Nothing, one way or the other."""
 
 
+RESULTS = {
+    Result.WELL: ProbeResult.PASSED,
+    Result.ILL: ProbeResult.FAILED,
+    Result.GONE: ProbeResult.FAILED,
+    Result.UNSURE: ProbeResult.UNSURE,
+}
+"""As metrics count them."""
+
+
 @attrs.frozen
 class Probed:
     """An engine's answer, and in words what it was."""
 
     result: Result
     why: str
+
+
+@attrs.frozen
+class Identity:
+    """Which process an engine is, and how that is set up."""
+
+    incarnation: Incarnation
+    process: Process
 
 
 class Prober:
@@ -80,15 +98,21 @@ class Prober:
             return asked
         return Probed(Result.WELL, "/health is 200") if asked else _ill("/health is not 200")
 
-    async def incarnation(self, client: EngineClient) -> Incarnation | Probed:
+    async def identity(self, client: EngineClient) -> Identity | Probed:
         """Which process it is; what came instead if it does not say."""
         within = self._config.engine.health_timeout_s
 
-        async def ask() -> Incarnation:
+        async def ask() -> Identity:
             version = await client.version()
-            return Incarnation(version=version, process_start_s=await client.process_start())
+            process = await client.process()
+            return Identity(Incarnation(version=version, process_start_s=process.start_s), process)
 
         return await self._ask(ask, within, "/version and /metrics")
+
+    async def served(self, client: EngineClient) -> list[Served] | Probed:
+        """The models that it serves; what came instead if it does not say."""
+        within = self._config.engine.health_timeout_s
+        return await self._ask(client.served, within, "/v1/models")
 
     async def generation(
         self, client: EngineClient, partner: EngineClient | None, role: Role
@@ -102,7 +126,7 @@ class Prober:
         if partner is None:
             return await self._decode(client, vllm.decode_body(request, None))
         producer, decoder = (client, partner) if role is Role.PREFILL else (partner, client)
-        made = await self._prefill(producer, vllm.prefill_body(request))
+        made = await self._prefill(producer, decoder, vllm.prefill_body(request))
         if isinstance(made, Probed):
             return made if producer is client else _unsure(f"{partner.iid}: {made.why}")
         got = await self._decode(decoder, vllm.decode_body(request, made), made)
@@ -126,36 +150,49 @@ class Prober:
     def _correlation(self) -> Correlation:
         return Correlation(f"probe-{self._rng.getrandbits(64):016x}")
 
-    async def _prefill(self, client: EngineClient, body: bytes) -> Handoff | Probed:
+    async def _prefill(
+        self, client: EngineClient, decoder: EngineClient, body: bytes
+    ) -> Handoff | Probed:
+        late: list[PrefillReply] = []
+
         async def run() -> Handoff:
             reply = await client.prefill(
                 Route.COMPLETIONS,
                 body,
                 self._correlation(),
                 on_answer=lambda _at: None,
-                on_late=lambda _reply: None,
+                on_late=late.append,
                 control=True,
             )
             return vllm.parse_prefill(reply.body, whole=False).handoff
 
-        return await self._ask(run, self._config.engine.first_token_timeout_s, "a prefill")
+        try:
+            return await self._ask(run, self._config.engine.first_token_timeout_s, "a prefill")
+        finally:
+            for reply in late:
+                await self._release_late(decoder, reply)
+
+    async def _release_late(self, decoder: EngineClient, reply: PrefillReply) -> None:
+        """Free what was handed over in the moment in which nobody wanted it any more."""
+        try:
+            handoff = vllm.parse_prefill(reply.body, whole=False).handoff
+        except EngineError:
+            return  # nothing that could be released by its name
+        await self._release(decoder, handoff)
 
     async def _decode(
         self, client: EngineClient, body: bytes, handoff: Handoff | None = None
     ) -> Probed:
-        written = False
-
-        def note_written() -> None:
-            nonlocal written
-            written = True
+        accepted = False
 
         async def run() -> None:
+            nonlocal accepted
             leg = await client.dispatch_decode(
                 Route.COMPLETIONS,
                 body,
                 self._correlation(),
                 on_slot=lambda: None,
-                before_write=note_written,
+                before_write=lambda: None,
                 control=True,
             )
             stream = DecodeStream(
@@ -165,6 +202,7 @@ class Prober:
             )
             with leg:
                 await leg.head()
+                accepted = True
                 while not (stream.first_token or stream.error) and (data := await leg.read()):
                     stream.feed(data)
             if not stream.first_token:
@@ -173,7 +211,8 @@ class Prober:
         try:
             asked = await self._ask(run, self._config.engine.first_token_timeout_s, "a first token")
         finally:
-            if handoff is not None and not written:
+            # A decoder that was written to and said nothing may never have read a word.
+            if handoff is not None and not accepted:
                 await self._release(client, handoff)
         return asked or Probed(Result.WELL, "it generated")
 

@@ -9,7 +9,7 @@ import trio
 
 from narwhal.config.serving import Admission
 from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans
-from narwhal.model import FailureClass, Phase
+from narwhal.model import FailureClass, Phase, Role
 from narwhal.placement import Candidate, Choice, Why, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
 from narwhal.router.drain import ServiceTime
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from narwhal.config import FleetConfig
     from narwhal.engine import EngineClient
     from narwhal.fleet import Transition
-    from narwhal.model import Role
     from narwhal.profiles import Profile
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
@@ -72,6 +71,10 @@ class Core:
             Phase.PREFILL: SeatDesk(Phase.PREFILL, serving.prefill_concurrency, self.ledger),
             Phase.DECODE: SeatDesk(Phase.DECODE, serving.decode_concurrency, self.ledger),
         }
+        self.handing_over = dict.fromkeys(engines, 0)
+        """KV caches on each engine that a request will have pulled by its decode."""
+        self.decodes_to_come = 0
+        """Attempts whose decode leg, on another engine than the prefill, has no place yet."""
         self.counting = dict.fromkeys(engines, 0)
         self.credits = Credits(serving.retry_budget, serving.retry_replenish)
         self.retry = RetryPolicy(
@@ -123,7 +126,7 @@ class Core:
         """
         now = trio.current_time()
         desk, trust, health = self.desks[phase], self.roster.trust, self.roster.health
-        takers = self.roster.required(phase)
+        takers = self.roster.required(phase, begun=life is not None and not whole)
         costs = self._costs(phase, takers, life, now, whole=whole)
         candidates = [
             Candidate(
@@ -272,8 +275,17 @@ class Core:
         return self.roster.roles[iid]
 
     def residents(self, iid: str) -> int:
-        """Legs that are on the engine now."""
-        return sum(self.ledger.residents(iid, phase) for phase in self.ledger.PHASES)
+        """Work on the engine, and what can go nowhere else: it is empty when there is none.
+
+        That is its legs, and handoffs that it holds for decodes to come. The last decode engines
+        have those decodes to come as well; and with no engine in service at all, what was
+        admitted may still need any of them.
+        """
+        legs = sum(self.ledger.residents(iid, phase) for phase in self.ledger.PHASES)
+        own = legs + self.handing_over[iid]
+        if not self.roster.splits and self.role(iid) is Role.DECODE:
+            own += self.decodes_to_come
+        return own if self.roster.takers(Phase.PREFILL) else max(own, self.queue.admitted)
 
     def observed(self, iid: str) -> tuple[float, float]:
         """What the engine's work took since the last call, and what its profile says."""

@@ -88,11 +88,27 @@ class Roster:
         ]
         return [candidate.iid for candidate in eligible(candidates, exclude=exclude)]
 
-    def required(self, phase: Phase) -> Sequence[str]:
-        """The engines in service that take legs of `phase`; raises `NoEngine` if there is none."""
-        if not (takers := self.takers(phase)):
+    def required(self, phase: Phase, *, begun: bool = False) -> Sequence[str]:
+        """The engines that take legs of `phase`; raises `NoEngine` if there is none.
+
+        Engines that are being drained take those of requests that were admitted before, where
+        these have nowhere else to go: when nothing is in service; and, when nothing that decodes
+        is, the decode of one whose prefill has `begun`.
+        """
+        takers = self.takers(phase)
+        if not takers or (begun and phase is Phase.DECODE and not self.splits):
+            takers = self._draining(phase) or takers
+        if not takers:
             raise NoEngine("no engine is in service")
         return takers
+
+    def _draining(self, phase: Phase) -> Sequence[str]:
+        """Engines that are being drained; those of the role, if there are any."""
+        state = self.health.standings.state
+        draining = [iid for iid in self.roles if state(iid) is EngineState.DRAINING]
+        return [iid for iid in draining if self.roles[iid] is _ROLES[phase]] or (
+            [] if self.takers(phase) else draining
+        )
 
     def changes_at(self, phase: Phase) -> float:
         """When what is held against one of them ends next; Trio's clock."""

@@ -7,12 +7,13 @@ import random
 from math import isfinite
 from typing import TYPE_CHECKING
 
+import attrs
 import trio
 
 from narwhal.engine import engine_clients
 from narwhal.model import ConfigError, Phase
 from narwhal.model.version import __version__
-from narwhal.monitor import Monitor, StateKeeper, check_fits, with_roles
+from narwhal.monitor import Lifecycle, Monitor, StateKeeper, check_fits, with_roles
 from narwhal.net import connect_tcp
 from narwhal.router.core import Core
 from narwhal.router.errands import MOST_AT_ONCE
@@ -20,7 +21,7 @@ from narwhal.router.journal import JournalWriter
 from narwhal.router.life import RequestLife
 from narwhal.router.saved import saved_state, take_up
 from narwhal.router.stream import Call
-from narwhal.telemetry import EngineView, LiveState, Pool, PoolView, Telemetry
+from narwhal.telemetry import DrainView, EngineView, LiveState, Pool, PoolView, Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -128,6 +129,14 @@ class Router:
             telemetry=self._telemetry,
             rng=rng,
             keeper=self._keeper,
+        )
+        self.lifecycle = Lifecycle(
+            config,
+            self._clients,
+            self.core,
+            prober=self.monitor.prober,
+            identities=self.monitor.identities,
+            telemetry=self._telemetry,
         )
         self._running = False
 
@@ -291,6 +300,7 @@ class Router:
 
     def _standing(self, iid: str, now: float) -> dict[str, Any]:
         health = self.core.roster.health
+        drain = self.lifecycle.status(iid)
         since, process = health.standings.since(iid), health.incarnations.get(iid)
         return {
             "state": health.standings.state(iid),
@@ -299,6 +309,7 @@ class Router:
             "streaks": health.streaks.counts(iid),
             "version": None if process is None else process.version,
             "process_start_s": None if process is None else process.process_start_s,
+            "drain": None if drain is None else DrainView(**attrs.asdict(drain)),
         }
 
 

@@ -9,7 +9,7 @@ from narwhal.telemetry.codes import ERROR_CODES
 from narwhal.telemetry.counters import COUNTED, REJECTION_CODES, Counters, values_of
 from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
-from narwhal.telemetry.live import EngineView, LiveState, PoolView, StateSource
+from narwhal.telemetry.live import DrainView, EngineView, LiveState, PoolView, StateSource
 from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
 from narwhal.telemetry.rows import (
     AttemptRow,
@@ -21,6 +21,7 @@ from narwhal.telemetry.rows import (
     clean_text,
 )
 from narwhal.telemetry.sink import JournalFile
+from narwhal.telemetry.state import drain_document
 
 __all__ = [
     "CONTENT_TYPE",
@@ -30,6 +31,7 @@ __all__ = [
     "AttemptResult",
     "AttemptRow",
     "Counters",
+    "DrainView",
     "Endpoint",
     "EngineRow",
     "EngineSummary",
@@ -48,6 +50,7 @@ __all__ = [
     "StopRow",
     "Telemetry",
     "clean_text",
+    "drain_document",
     "encode",
     "values_of",
 ]

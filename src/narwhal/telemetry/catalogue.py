@@ -58,6 +58,7 @@ class Endpoint(StrEnum):
     READY = "ready"
     METRICS = "metrics"
     STATE = "state"
+    LIFECYCLE = "lifecycle"
     OTHER = "other"
 
 

@@ -29,6 +29,18 @@ class PoolView:
 
 
 @attrs.frozen(kw_only=True)
+class DrainView:
+    """A drain that an operator asked for. Times are seconds."""
+
+    since_s: float
+    deadline_s: float | None
+    """Left; below zero when it has passed. None: there is none."""
+    overdue: bool
+    process_start_s: float | None
+    """Unix time, of the process that was drained; None: not known."""
+
+
+@attrs.frozen(kw_only=True)
 class EngineView:
     """One engine as the router sees it now. Mappings have entries for prefill and decode."""
 
@@ -45,6 +57,8 @@ class EngineView:
     version: str | None = None
     """Of its process, where that was asked; Unix time of the process' start beside it."""
     process_start_s: float | None = None
+    drain: DrainView | None = None
+    """None: it is in nobody's hands but the router's."""
     suspicion: str
     """Which legs are rather given to others for the moment, in a few words."""
     seats: Mapping[Phase, int]

@@ -12,7 +12,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from narwhal.telemetry.live import EngineView, LiveState
+    from narwhal.telemetry.live import DrainView, EngineView, LiveState
     from narwhal.telemetry.rows import RequestRow
     from narwhal.telemetry.totals import AdmissionTotals, Totals
 
@@ -91,6 +91,7 @@ def _engine(engine: EngineView) -> dict[str, object]:
         "streaks": dict(engine.streaks),
         "version": engine.version,
         "process_start_s": engine.process_start_s,
+        "drain": None if engine.drain is None else drain_document(engine.drain),
         "suspicion": engine.suspicion,
         "seats": dict(engine.seats),
         "seat_limit": dict(engine.seat_limit),
@@ -103,6 +104,17 @@ def _engine(engine: EngineView) -> dict[str, object]:
             pool: {"idle": view.idle, "busy": view.busy, "waiting": view.waiting}
             for pool, view in engine.pools.items()
         },
+    }
+
+
+def drain_document(drain: DrainView) -> dict[str, object]:
+    """A drain as the documents show it."""
+    left = drain.deadline_s
+    return {
+        "since_s": round(drain.since_s, 3),
+        "deadline_s": None if left is None else round(left, 3),
+        "overdue": drain.overdue,
+        "process_start_s": drain.process_start_s,
     }
 
 
