@@ -299,3 +299,31 @@ def test_a_restart_at_any_moment_of_a_request_costs_one_retry_and_no_wrong_answe
         assert attempts <= 2
         retried += attempts - 1
     assert retried > 0
+
+
+@pytest.mark.parametrize("roles", [{"prefill": 2, "decode": 2}, {"prefill": 0, "decode": 2}])
+def test_whoever_waits_for_a_place_when_the_last_engine_goes_is_told_so(
+    roles: dict[str, Any],
+) -> None:
+    async def script(scene: Scene) -> None:
+        ended: list[tuple[int, str | None]] = []
+
+        async def ask() -> None:
+            try:
+                await scene.router.complete({**ASK, "prompt": "word " * 3000})
+            except RequestFailed as error:
+                ended.append((error.outcome.status, error.outcome.code))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(12):
+                nursery.start_soon(ask)
+            await trio.sleep(0.1)
+            core = scene.router.core
+            for iid in core.engines:
+                core.apply(core.health.lost(iid, trio.current_time(), "it is gone"))
+                scene.fleet[iid].take_down()
+        assert len(ended) == 12
+        assert (503, "no_engine") in ended
+        assert all(status in (502, 503) for status, _ in ended), ended
+
+    play(script, **roles, prefill_concurrency=1, decode_concurrency=1, max_attempts=1)

@@ -78,6 +78,7 @@ def test_an_engine_is_shown_with_all_that_is_known_of_it() -> None:
         "streaks": {"stream": 2},
         "version": "0.32.0",
         "process_start_s": 1.5e9,
+        "drain": None,
         "suspicion": "trusted",
         "seats": {"prefill": 1, "decode": 2},
         "seat_limit": {"prefill": 4},

@@ -17,6 +17,7 @@ from narwhal.model import (
     HandoffRejected,
     Limit,
     LocalError,
+    NoEngine,
     Phase,
     StreamCommit,
 )
@@ -102,6 +103,12 @@ class Attempt:
 
     async def run(self) -> Failure | None:
         """Run both legs; None once the client has its whole answer."""
+        try:
+            return await self._run()
+        except NoEngine as error:  # for whichever leg it was wanted
+            return from_error(self.core.config, error, phase=self.life.watch.phase, engine="")
+
+    async def _run(self) -> Failure | None:
         if not self.core.roster.splits or (self.life.whole and self.times.n == 1):
             return await self._run_whole()
         self.core.expect_decode(self.life)
