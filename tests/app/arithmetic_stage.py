@@ -93,7 +93,7 @@ class Stage:
             assert core.queue.admit_nowait() is Admission.SEAT
             later(request.seat_at, core.queue.leave)
         for phase, when in ((Phase.PREFILL, request.prefill_at), (Phase.DECODE, request.decode_at)):
-            for iid in core.fit(phase) if when else ():
+            for iid in core.roster.takers(phase) if when else ():
                 place = core.desks[phase].take_nowait(partial(Choice, iid, Why.ONLY), leg_of)
                 assert place is not None
                 later(when, place.release)

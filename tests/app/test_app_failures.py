@@ -125,8 +125,8 @@ def test_an_engines_400_is_the_clients_to_read(leg: str, stream: bool) -> None:
         if leg == "prefill":
             assert not world.stubs.legs("decode")
         now = trio.current_time()
-        assert not world.router.core.trust.doubtful("p0", Phase.PREFILL, now)
-        assert not world.router.core.trust.doubtful("d0", Phase.DECODE, now)
+        assert not world.router.core.roster.trust.doubtful("p0", Phase.PREFILL, now)
+        assert not world.router.core.roster.trust.doubtful("d0", Phase.DECODE, now)
 
     play(body, fleet_config(max_attempts=3))
 
@@ -425,7 +425,7 @@ def test_keep_alive_races_are_invisible(when: str, size: int) -> None:
             await trio.sleep(5.0 + (n % 5 - 2) * 0.01 if when == "idle" else 0.5)
         assert all(len(row.attempts) == 1 for row in world.rows)
         assert world.router.core.credits.available == 10
-        assert not world.router.core.trust.failures("p0", Phase.PREFILL)
+        assert not world.router.core.roster.trust.failures("p0", Phase.PREFILL)
 
     play(body, fleet_config(engine={"tokenize": False}))
 

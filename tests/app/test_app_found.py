@@ -324,9 +324,9 @@ def test_a_client_that_leaves_as_it_is_admitted_reaches_no_engine() -> None:
 def test_a_release_leg_is_not_the_trial_of_a_doubtful_engine() -> None:
     async def body(world: World) -> None:
         core = world.router.core
-        core.trust.failed("d0", Phase.DECODE, FailureClass.STREAM, trio.current_time())
+        core.roster.trust.failed("d0", Phase.DECODE, FailureClass.STREAM, trio.current_time())
         await trio.sleep(1.5)
-        assert not core.trust.doubtful("d0", Phase.DECODE, trio.current_time())
+        assert not core.roster.trust.doubtful("d0", Phase.DECODE, trio.current_time())
         held = HeldHandoff(
             handoff=parse_handoff(json.dumps(world.stubs.stage("p0")).encode()),
             producer="p0",
@@ -337,7 +337,7 @@ def test_a_release_leg_is_not_the_trial_of_a_doubtful_engine() -> None:
         core.releases.abandon(held, avoid="d1")
         await trio.sleep(0.1)
         assert len(world.stubs.legs("release", "d0")) == 1
-        assert not core.trust.doubtful("d0", Phase.DECODE, trio.current_time())
+        assert not core.roster.trust.doubtful("d0", Phase.DECODE, trio.current_time())
 
     play(body, fleet_config(decode=2))
 
@@ -359,7 +359,9 @@ def test_waiting_for_our_own_connections_is_not_held_against_the_engine() -> Non
             nursery.start_soon(world.post, ASK)
             await trio.sleep(0.1)
             await world.post(ASK)
-            assert not world.router.core.trust.doubtful("d0", Phase.DECODE, trio.current_time())
+            assert not world.router.core.roster.trust.doubtful(
+                "d0", Phase.DECODE, trio.current_time()
+            )
 
     play(body)
 

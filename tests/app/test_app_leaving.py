@@ -76,7 +76,7 @@ def test_while_nothing_has_been_answered_yet() -> None:
         await trio.sleep(0.1)
         assert world.engine("d0").aborted["decode"] == 1
         assert world.row.terminal is Terminal.CANCELLED
-        assert not world.router.core.trust.doubtful("d0", Phase.DECODE, trio.current_time())
+        assert not world.router.core.roster.trust.doubtful("d0", Phase.DECODE, trio.current_time())
 
     play(body)
 

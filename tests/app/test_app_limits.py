@@ -270,7 +270,9 @@ def test_an_exhausted_pool_is_nobody_elses_fault() -> None:
             assert (answer.status, answer.error["code"]) == (503, "pool_exhausted")
             assert "engine.pool_timeout_s" in answer.error["message"]
             assert len(world.rows[0].attempts) == 1, "never retried"
-            assert not world.router.core.trust.doubtful("d0", Phase.DECODE, trio.current_time())
+            assert not world.router.core.roster.trust.doubtful(
+                "d0", Phase.DECODE, trio.current_time()
+            )
             first.close()
             nursery.cancel_scope.cancel(reason="test")
 
@@ -326,7 +328,7 @@ def test_a_first_token_after_the_lease_is_not_trusted(stream: bool) -> None:
         assert answer.error["code"] == "handoff_expired"
         assert "engine.kv_lease_s" in answer.error["message"]
         assert answer.error["narwhal"]["limit"] == Limit.HANDOFF
-        assert not world.router.core.trust.doubtful("d0", Phase.DECODE, trio.current_time())
+        assert not world.router.core.roster.trust.doubtful("d0", Phase.DECODE, trio.current_time())
 
     engine = {"first_token_timeout_s": 60.0, "kv_lease_s": 2.0}
     play(body, fleet_config(engine=engine), lease=2.0)

@@ -27,7 +27,7 @@ def test_a_leg_that_waited_for_the_routers_own_connections_blames_no_engine(
         assert answer.error["code"] == limit
         assert world.row.attempts[0].failure is FailureClass.LOCAL
         for phase in (Phase.PREFILL, Phase.DECODE):
-            assert not core.trust.doubtful(starved, phase, trio.current_time())
+            assert not core.roster.trust.doubtful(starved, phase, trio.current_time())
 
     engine = {"pool_timeout_s": 5.0, "first_token_timeout_s": 3.0, "tokenize": False}
     play(body, fleet_config(prefill=prefill, prefill_timeout_s=2.0, engine=engine))
@@ -54,7 +54,7 @@ def test_an_engine_that_does_not_let_the_last_connection_in_is_to_blame(
         first, second = sorted(world.rows, key=lambda row: row.arrival)
         assert first.attempts[0].failure is FailureClass.TIMEOUT
         assert second.attempts[0].failure is FailureClass.LOCAL
-        assert core.trust.doubtful(engine, phase, trio.current_time())
+        assert core.roster.trust.doubtful(engine, phase, trio.current_time())
 
     limits = {"pool_timeout_s": 1.0, "first_token_timeout_s": 2.0, "tokenize": False}
     play(body, fleet_config(prefill_timeout_s=2.0, engine=limits))

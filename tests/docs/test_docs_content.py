@@ -6,12 +6,16 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from docs_pages import DOCS, ROOT
+from docs_pages import DOCS, ROOT, table
 
 import narwhal
+from narwhal.app import lifecycle
 from narwhal.config.effective import limits
 from narwhal.config.example import example_fleet
+from narwhal.fleet import TRANSITIONS, Event, contract
+from narwhal.fleet.diagram import transitions_markdown
 from narwhal.model import Limit, Phase, Terminal
+from narwhal.monitor import Check
 from narwhal.telemetry.codes import ERROR_CODES
 from narwhal.telemetry.reference import catalogue_markdown
 
@@ -19,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCES = Path(narwhal.__file__).parent
-NOT_COMPLETIONS = {"not_found", "method_not_allowed"}
+NOT_COMPLETIONS = {
+    *("not_found", "method_not_allowed"),
+    *("engine_not_found", "check_failed", "not_now"),
+}
 """Codes of answers that are no request's terminal."""
 
 
@@ -35,6 +42,24 @@ def test_the_metrics_page_is_the_catalogue_s() -> None:
     assert read("metrics.md") == catalogue_markdown(), (
         "make it again: python -m narwhal.telemetry.reference > docs/metrics.md"
     )
+
+
+def test_the_tables_of_engine_states_are_those_of_the_code() -> None:
+    assert transitions_markdown() in read("engines.md"), "python -m narwhal.fleet.diagram"
+    for state, events in TRANSITIONS.items():
+        (row,) = (line for line in transitions_markdown().splitlines() if f"| `{state}` |" in line)
+        assert all(f"`{event}`" in row and f"→ `{events[event]}`" in row for event in events)
+    meanings = first_column(transitions_markdown()) - {*TRANSITIONS}
+    assert meanings == {*Event}
+
+
+def test_the_checks_and_bounds_of_the_lifecycle_are_on_the_pages() -> None:
+    checks = [row[0].strip("`") for row in table(read("engines.md"), "## Draining and readmitting")]
+    assert checks[:-1] == [*Check]
+    assert checks[-1] == Check.HEALTH
+    assert f"at most {lifecycle.MOST_BYTES // 1024} KiB" in " ".join(read("http-api.md").split())
+    keys = [row[0] for row in table(read("engines.md"), "## The engine contract")]
+    assert set(re.findall(r"`(\w+)`", " ".join(keys))) == contract.CHECKED
 
 
 def test_every_code_has_its_line_and_no_line_is_without_a_code() -> None:

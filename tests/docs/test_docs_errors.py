@@ -23,6 +23,7 @@ from narwhal.model import (
     InvalidRequest,
     Limit,
     LocalError,
+    NoEngine,
     Outcome,
     Phase,
     PoolExhausted,
@@ -67,6 +68,7 @@ def ends() -> Iterator[Outcome]:
         refusal = Refused(cause=cause, projected_s=3.0, retry_after=again)
         yield outcomes.refused(CONFIG, refusal, 1000)
     yield outcomes.draining()
+    yield outcomes.degraded()
     yield outcomes.request_expired(CONFIG, committed=False)
     yield outcomes.queue_expired(CONFIG)
     yield outcomes.shut_down(CONFIG)
@@ -133,6 +135,9 @@ def test_the_rows_with_a_case_of_their_own() -> None:
         504,
         "timeout",
     )
+    gone = failures.from_error(CONFIG, NoEngine("x"), phase=Phase.DECODE, engine="d0")
+    check(told(gone), ROWS["no_engine"])
+    assert not gone.transient
     for ended in (outcomes.client_closed(), outcomes.caller_cancelled()):
         assert ROWS[str(ended.code)].status == f"{ended.status}, in the journal only"
 

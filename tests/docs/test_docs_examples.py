@@ -144,7 +144,8 @@ def test_the_two_commands_of_the_engines_page(tmp_path: Path) -> None:
     assert f"--engines {len(ports)} --base-port {ports[0]} --model demo" in emulate
     assert ports == list(range(ports[0], ports[0] + len(ports)))
     assert serve == "narwhal-trio serve --fleet configs/demo.json"
-    with Command("serve", "--fleet", str(ROOT / "configs/demo.json"), "--port", "0") as command:
+    argument = ("--fleet", str(ROOT / "configs/demo.json"), "--port", "0")
+    with Command("serve", *argument, cwd=tmp_path) as command:
         command.line(r"serving demo on http://127\.0\.0\.1:\d+ with 4 engines")
         command.signal(signal.SIGTERM)
         assert command.end()[0] == 0

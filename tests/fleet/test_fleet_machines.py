@@ -7,7 +7,7 @@ from math import inf
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans, Reservation, Trust
 from narwhal.fleet.trust import BUSY_PAUSE_S, FIRST_PAUSE_S, LONGEST_PAUSE_S
@@ -124,7 +124,6 @@ class Standing:
         self.events = 0  # failures that were not part of another
         self.pauses: list[float] = []  # ends; of failures and trials
         self.busy: list[float] = []
-        self.failed_at = -inf
         self.on_trial = False
 
     @property
@@ -145,11 +144,7 @@ class TrustMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-
-    @initialize(quarantine=st.sampled_from([0.0, 0.0, 0.6, 40.0]))
-    def build(self, quarantine: float) -> None:
-        self.quarantine = quarantine
-        self.trust = Trust(ENGINES, quarantine_s=quarantine)
+        self.trust = Trust(ENGINES)
         self.model = {(iid, phase): Standing() for iid in ENGINES for phase in Trust.PHASES}
 
     @rule(
@@ -170,13 +165,18 @@ class TrustMachine(RuleBasedStateMachine):
             else:
                 standing.events += not standing.failing(self.now)
                 standing.on_trial = False
-                standing.failed_at = self.now
                 standing.pauses.append(self.now + standing.pause)
 
     @rule(iid=IIDS, phase=st.sampled_from(Trust.PHASES))
     def go_well(self, iid: str, phase: Phase) -> None:
         self.trust.succeeded(iid, phase)
         self.model[iid, phase] = Standing()
+
+    @rule(iid=IIDS)
+    def forget(self, iid: str) -> None:
+        self.trust.forget(iid)
+        for phase in Trust.PHASES:
+            self.model[iid, phase] = Standing()
 
     @rule(iid=IIDS, phase=st.sampled_from(Trust.PHASES))
     def send(self, iid: str, phase: Phase) -> None:
@@ -209,19 +209,14 @@ class TrustMachine(RuleBasedStateMachine):
         if change < inf:
             self.now = change
 
-    def verdicts(self, phase: Phase, now: float) -> list[tuple[bool, bool]]:
-        return [
-            (self.trust.doubtful(iid, phase, now), self.trust.quarantined(iid, phase, now))
-            for iid in ENGINES
-        ]
+    def verdicts(self, phase: Phase, now: float) -> list[bool]:
+        return [self.trust.doubtful(iid, phase, now) for iid in ENGINES]
 
     @invariant()
     def agrees(self) -> None:
         for (iid, phase), standing in self.model.items():
             assert self.trust.failures(iid, phase) == standing.events
             assert self.trust.doubtful(iid, phase, self.now) == standing.doubtful(self.now)
-            quarantined = self.now < standing.failed_at + self.quarantine
-            assert self.trust.quarantined(iid, phase, self.now) == quarantined
 
     @invariant()
     def says_what_is_avoided(self) -> None:

@@ -97,14 +97,6 @@ def test_a_busy_engine_gets_the_pause_it_asks_for_within_reason(asked: float) ->
     assert not trust.doubtful("a", D, pause)
 
 
-def test_quarantine_is_its_own_setting() -> None:
-    trust = Trust(["a"], quarantine_s=60.0)
-    trust.failed("a", D, FailureClass.TIMEOUT, 0.0)
-    assert trust.quarantined("a", D, 59.9)
-    assert not trust.quarantined("a", D, 60.0)
-    assert not Trust(["a"]).quarantined("a", D, 0.0)
-
-
 def test_it_says_in_words_what_is_avoided() -> None:
     trust = Trust(["a"])
     trust.failed("a", P, FailureClass.TIMEOUT, 0.0)

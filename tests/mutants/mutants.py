@@ -118,10 +118,10 @@ MUTANTS = [
     Mutant(
         name="a place that just came is lost to a cancel",
         file="router/seats.py",
-        old="""            else:
+        old="""            if waiter.place is not None:
                 waiter.place.release()
-            raise""",
-        new="""            raise""",
+            elif waiter.error is None:""",
+        new="""            if waiter.place is None and waiter.error is None:""",
     ),
     Mutant(
         name="newcomers pass those who wait",
@@ -441,5 +441,30 @@ MUTANTS = [
         file="fleet/backlog.py",
         old="        if done:\n",
         new="        if True:\n",
+    ),
+    # Health
+    Mutant(
+        name="engines that are out of service still get legs",
+        file="fleet/health.py",
+        old="if own is role and self.takes_work(iid)]",
+        new="if own is role]",
+    ),
+    Mutant(
+        name="soft evidence takes the last engine of a role",
+        file="fleet/health.py",
+        old="if event in _SOFT and self.takes_work(iid) and self.is_last(iid):",
+        new="if False:",
+    ),
+    Mutant(
+        name="an engine is back as soon as it says that it is well",
+        file="monitor/monitor.py",
+        old="probed = await self._prober.generation(self._clients[iid], client, watched.role(iid))",
+        new="client = client",
+    ),
+    Mutant(
+        name="a restart is not noticed",
+        file="fleet/health.py",
+        old="if before is None or before == incarnation:",
+        new="if True:",
     ),
 ]

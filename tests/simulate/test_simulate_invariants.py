@@ -11,6 +11,7 @@ from simulate_samples import troubled
 
 from narwhal.emulator import Record, Verdict
 from narwhal.emulator.handoff import Pull
+from narwhal.fleet import EngineState, Event, Transition
 from narwhal.model import FailureClass, Limit, Phase, Terminal
 from narwhal.simulate import INVARIANTS, Evidence, Violation
 from narwhal.simulate.evidence import Leg, LegName
@@ -223,6 +224,20 @@ def a_leg_begins_when_its_request_is_over(evidence: Evidence) -> Evidence:
 def a_leg_of_no_request(evidence: Evidence) -> Evidence:
     record = legs(evidence, "decode")[0].record
     return with_record(evidence, record, request_id="req-0-1-decode")
+
+
+@breaks("who is out of service gets no legs")
+def an_engine_was_out_when_a_leg_came(evidence: Evidence) -> Evidence:
+    leg = evidence.recorded_legs[-1]
+    change = Transition(
+        at=leg.arrived - 30.0,
+        iid=leg.record.engine,
+        source=EngineState.SERVING,
+        event=Event.LOST,
+        target=EngineState.EJECTED,
+        reason="it is gone",
+    )
+    return attrs.evolve(evidence, changes=(change,))
 
 
 @breaks("places are kept")

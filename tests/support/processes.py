@@ -70,7 +70,7 @@ def run(*args: str, cwd: Path | None = None) -> tuple[int, str, str]:
 
 
 def write_fleet(path: Path, urls: list[str], **serving: Any) -> Path:
-    """A fleet file: the first half of the engines prefill."""
+    """A fleet file: the first half of the engines prefill. The state file lies beside it."""
     half = len(urls) // 2
     engines = [
         {"iid": f"e{n}", "url": url, "role": "prefill" if n < half else "decode"}
@@ -83,6 +83,7 @@ def write_fleet(path: Path, urls: list[str], **serving: Any) -> Path:
         "engines": engines,
         "slo": {"ttft_s": 2.0, "tpot_s": 0.1},
         "serving": {"admission": "open"} | serving,
+        "recovery": {"state_path": str(path.with_name("state.json"))},
     }
     path.write_text(json.dumps(document))
     return path

@@ -34,7 +34,10 @@ def fleet_config(
     recovery: dict[str, Any] | None = None,
     **serving: Any,
 ) -> FleetConfig:
-    """A fleet of stubs `p0..` and `d0..`; keyword arguments are `serving` settings."""
+    """A fleet of stubs `p0..` and `d0..`; keyword arguments are `serving` settings.
+
+    No monitor pass ever comes: stubs answer by a script, and are asked nothing that is not in it.
+    """
     engines = [
         {"iid": f"{kind[0]}{n}", "url": f"http://127.0.0.1:{base + n}", "role": kind}
         for kind, base, count in (("prefill", 9100, prefill), ("decode", 9200, decode))
@@ -50,8 +53,8 @@ def fleet_config(
         "slo": {"ttft_s": 2.0, "tpot_s": 0.1},
         "serving": {"admission": "open"} | serving,
         "engine": engine or {},
-        "controller": {"min_prefill": 1, "min_decode": 1},
-        "recovery": recovery or {},
+        "controller": {"min_prefill": 1, "min_decode": 1, "monitor_interval_s": 1e9},
+        "recovery": {"health": {"window_s": 3e9}} | (recovery or {}),
     }
     return parse_fleet(document, name="fleet.json", environ={"ENGINE_KEY": "engine-secret"})
 

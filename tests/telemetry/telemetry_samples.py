@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from narwhal.admission import Cause
+from narwhal.fleet import EngineState, Event, Transition
 from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
 from narwhal.placement import Why
 from narwhal.telemetry import (
@@ -18,6 +19,8 @@ from narwhal.telemetry import (
     LiveState,
     Pool,
     PoolView,
+    Probe,
+    ProbeResult,
     RequestRow,
     Telemetry,
 )
@@ -83,9 +86,19 @@ ROW = RequestRow(
     tpot_s=0.02,
 )
 
+CHANGE = Transition(
+    at=12.5,
+    iid="n0",
+    source=EngineState.SERVING,
+    event=Event.SUSPECTED,
+    target=EngineState.HELD,
+    reason="3 failures in a row: stream",
+)
+
 LIVE = LiveState(
     ready=True,
     draining=True,
+    degraded="5 monitor passes in a row failed: health: OSError",
     waiting=3,
     retained=7,
     retry_credits=9.5,
@@ -95,6 +108,12 @@ LIVE = LiveState(
             iid=iid,
             role=role,
             pin=False,
+            state=EngineState.HELD,
+            state_s=12.5,
+            reason="3 failures in a row: stream",
+            streaks={FailureClass.STREAM: 2},
+            version="0.32.0",
+            process_start_s=1.5e9,
             suspicion="trusted",
             seats={Phase.PREFILL: 1, Phase.DECODE: 2},
             seat_limit={Phase.PREFILL: 4},
@@ -149,12 +168,16 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.offered(sized=True)
     telemetry.offered(sized=False)
     telemetry.engine_failed("n1", FailureClass.TIMEOUT)
+    telemetry.engine_changed(CHANGE, ts=1_700_000_001.5)
+    telemetry.engine_restarted("n1")
+    telemetry.probed(Probe.HEALTH, ProbeResult.PASSED)
     telemetry.kv_released()
     telemetry.kv_orphaned(release_failed=True)
     telemetry.handoff_rejected(missing=True)
     telemetry.handoff_rejected(missing=False)
     telemetry.handoff_expired()
     telemetry.prefill_rejected()
+    telemetry.state_write_failed()
     telemetry.metrics.tokens_completion.inc(48)
 
 

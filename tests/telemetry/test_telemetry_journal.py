@@ -8,8 +8,9 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from telemetry_samples import ROW, rows
+from telemetry_samples import CHANGE, ROW, make_telemetry, rows
 
+from narwhal.fleet import Transition
 from narwhal.model import Role, Terminal, TtftScope
 from narwhal.telemetry import (
     EngineSummary,
@@ -176,3 +177,23 @@ def test_a_journal_without_room_is_refused() -> None:
 
 def test_nothing_to_write_is_nothing() -> None:
     assert encode([]) == b""
+
+
+def test_a_change_of_an_engine_s_state_is_a_row_of_its_own() -> None:
+    telemetry = make_telemetry()
+    seen: list[Transition] = []
+    telemetry.watch(seen.append)
+    telemetry.engine_changed(CHANGE, ts=1_700_000_001.5)
+    assert seen == [CHANGE]
+    (row,) = telemetry.journal.drain(9)
+    assert [json.loads(line) for line in encode([row]).splitlines()] == [
+        {
+            "event": "engine",
+            "ts": 1_700_000_001.5,
+            "engine": "n0",
+            "from": "serving",
+            "to": "held",
+            "cause": "suspected",
+            "reason": "3 failures in a row: stream",
+        }
+    ]

@@ -8,21 +8,19 @@ import msgspec
 import trio
 
 from narwhal.app.completions import CompletionHandler
+from narwhal.app.lifecycle import LifecycleRoutes
+from narwhal.app.pages import PAGE_BOUND_S, error, not_allowed
 from narwhal.app.reply import JSON
-from narwhal.model import Outcome, Route, Terminal
+from narwhal.model import Route
 from narwhal.telemetry import CONTENT_TYPE, Endpoint
 from narwhal.wire import openai
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from narwhal.app.types import Headers, Receive, Scope, Send
+    from narwhal.app.pages import Answer
+    from narwhal.app.types import Receive, Scope, Send
     from narwhal.router import Router
-
-    Answer = tuple[int, bytes, Headers]
-
-# What a client may take to read a page. A scrape is given up on after ten seconds by default.
-PAGE_BOUND_S = 10.0
 
 COMPLETION_PATHS = {
     "/v1/completions": Route.COMPLETIONS,
@@ -39,6 +37,7 @@ class App:
     def __init__(self, router: Router) -> None:
         self._router = router
         self._complete = CompletionHandler(router)
+        self._lifecycle = LifecycleRoutes(router)
         self._pages: dict[str, tuple[Endpoint, Callable[[], Answer]]] = {
             "/v1/models": (Endpoint.MODELS, self._models),
             "/health": (Endpoint.HEALTH, self._health),
@@ -58,6 +57,9 @@ class App:
         route = COMPLETION_PATHS.get(path)
         if route is not None and method == "POST":
             await self._complete(route, scope, receive, send)
+            return
+        if self._lifecycle.serves(path):
+            await self._lifecycle(scope, receive, send)
             return
         page = self._pages.get(path)
         if page is not None and method in ("GET", "HEAD"):
@@ -96,17 +98,6 @@ class App:
         return 200, self._router.telemetry.state(trio.current_time()), [JSON]
 
 
-def _error(outcome: Outcome) -> bytes:
-    """An error that belongs to no request of the router's."""
-    fields = {
-        "message": outcome.message,
-        "type": outcome.error_type,
-        "param": outcome.param,
-        "code": outcome.code,
-    }
-    return msgspec.json.encode({"error": fields})
-
-
 async def _lifespan(receive: Receive, send: Send) -> None:
     """Nothing is started or stopped here; a server that asks is told so politely."""
     while True:
@@ -118,21 +109,9 @@ async def _lifespan(receive: Receive, send: Send) -> None:
 
 def _no_such(path: str, method: str, *, known: bool) -> Answer:
     if known:
-        allowed = "POST" if path in COMPLETION_PATHS else "GET"
-        status, code = 405, "method_not_allowed"
-        message = f"{method[:32]} is not allowed here; use {allowed}."
-        headers: Headers = [JSON, (b"allow", allowed.encode())]
-    else:
-        status, code = 404, "not_found"
-        message = (
-            "There is no such route; completions are at /v1/chat/completions and /v1/completions."
-        )
-        headers = [JSON]
-    outcome = Outcome(
-        terminal=Terminal.INVALID,
-        status=status,
-        code=code,
-        message=message,
-        error_type="invalid_request_error",
+        return not_allowed(method, "POST" if path in COMPLETION_PATHS else "GET")
+    return error(
+        404,
+        "There is no such route; completions are at /v1/chat/completions and /v1/completions.",
+        code="not_found",
     )
-    return status, _error(outcome), headers

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from narwhal.config import FleetConfig
+    from narwhal.monitor import SavedState, StateStore
     from narwhal.net import Connect
     from narwhal.profiles import Profile
     from narwhal.telemetry import JournalFile
@@ -45,6 +46,8 @@ class open_router:  # noqa: N801 - used as a function, as `trio.open_nursery` is
         wall_clock: Callable[[], float] = time.time,
         journal_file: JournalFile | None = None,
         profiles: Mapping[str, Profile] | None = None,
+        state_store: StateStore | None = None,
+        resume: SavedState | None = None,
     ) -> None:
         self._make = partial(
             Router,
@@ -55,6 +58,8 @@ class open_router:  # noqa: N801 - used as a function, as `trio.open_nursery` is
             wall_clock=wall_clock,
             journal_file=journal_file,
             profiles=profiles,
+            state_store=state_store,
+            resume=resume,
         )
 
     async def __aenter__(self) -> Router:

@@ -7,6 +7,7 @@ import click
 from narwhal.cli.config_commands import config_group
 from narwhal.cli.demo_command import demo
 from narwhal.cli.emulate_command import emulate
+from narwhal.cli.engines_command import engines_group
 from narwhal.cli.profile_command import profile
 from narwhal.cli.serve_command import serve
 from narwhal.cli.simulate_command import simulate_group
@@ -23,5 +24,6 @@ main.add_command(serve)
 main.add_command(demo)
 main.add_command(emulate)
 main.add_command(profile)
+main.add_command(engines_group)
 main.add_command(config_group)
 main.add_command(simulate_group)

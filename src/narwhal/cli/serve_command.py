@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,11 @@ import trio
 from narwhal.app import open_router
 from narwhal.cli.running import fail, fail_config, listen, set_up_logging, until_signalled
 from narwhal.config import load_fleet
+from narwhal.config.files import base_name
+from narwhal.fleet import EngineState
 from narwhal.model import ConfigError
+from narwhal.monitor import StateFile, check_fits, load_state, standing, with_roles
+from narwhal.monitor.resume import REMEDY
 from narwhal.net import Server
 from narwhal.profiles import check_limits, load_store
 from narwhal.telemetry import JournalFile
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from narwhal.config import FleetConfig
+    from narwhal.monitor import SavedState
     from narwhal.net import Listener
     from narwhal.profiles import Profile
 
@@ -83,11 +89,21 @@ def serve(
             resume=resume,
         )
         profiles = load_profiles(config)
+        saved = load_saved(config) if config.recovery.resume else None
         journal_file = JournalFile(journal) if journal else None
         if journal_file is not None:
             journal_file.open()
+        state_file = StateFile(config.recovery.state_path)
+        state_file.check()
+        router = open_router(
+            config,
+            journal_file=journal_file,
+            profiles=profiles,
+            state_store=state_file,
+            resume=saved,
+        )
         _calm_the_collector()
-        trio.run(_serve, config, host, port, journal_file, profiles)
+        trio.run(_serve, config, host, port, router, saved)
     except ConfigError as error:
         raise fail_config(error) from error
 
@@ -130,6 +146,21 @@ def load_profiles(config: FleetConfig) -> Mapping[str, Profile] | None:
     return store.profiles
 
 
+def load_saved(config: FleetConfig) -> SavedState | None:
+    """Read the state to resume, and check that it is of this fleet; None if there is no file yet.
+
+    Raises `ConfigError` with what is wrong with it and what to do.
+    """
+    path = config.recovery.state_path
+    try:
+        saved = load_state(path)
+    except ConfigError as error:
+        raise ConfigError([*error.problems, f"{base_name(path)}: {REMEDY}"]) from None
+    if saved is not None:
+        check_fits(saved, config, name=base_name(path))
+    return saved
+
+
 def _calm_the_collector() -> None:
     """Let the garbage collector look less often, and not at what is there for good.
 
@@ -142,14 +173,10 @@ def _calm_the_collector() -> None:
 
 
 async def _serve(
-    config: FleetConfig,
-    host: str,
-    port: int,
-    journal_file: JournalFile | None,
-    profiles: Mapping[str, Profile] | None,
+    config: FleetConfig, host: str, port: int, opened: open_router, saved: SavedState | None
 ) -> None:
     listeners = await listen(host, port)
-    async with open_router(config, journal_file=journal_file, profiles=profiles) as router:
+    async with opened as router:
         server = Server(router.app)
 
         async def drain() -> None:
@@ -159,10 +186,10 @@ async def _serve(
         async with trio.open_nursery() as nursery:
             await nursery.start(until_signalled, drain, nursery.cancel_scope)
             await nursery.start(server.serve, listeners)
-            _greet(config, listeners)
+            _greet(config, listeners, saved)
 
 
-def _greet(config: FleetConfig, listeners: Sequence[Listener]) -> None:
+def _greet(config: FleetConfig, listeners: Sequence[Listener], saved: SavedState | None) -> None:
     address, port = listeners[0].address
     shown = f"[{address}]" if ":" in address else address
     click.echo(
@@ -170,4 +197,21 @@ def _greet(config: FleetConfig, listeners: Sequence[Listener]) -> None:
         f"with {len(config.engines)} engines"
     )
     if config.recovery.resume:
-        click.echo("narwhal-trio: recovery.resume is set; this version keeps no state to resume")
+        for line in resumed_lines(config, saved):
+            click.echo(f"narwhal-trio: {line}")
+
+
+def resumed_lines(config: FleetConfig, saved: SavedState | None) -> list[str]:
+    """What a person is told of a resumed state."""
+    path = config.recovery.state_path
+    if saved is None:
+        return [f"there is no {path} to resume; beginning with what the fleet file says"]
+    when = datetime.fromtimestamp(saved.written_at, tz=UTC).isoformat(timespec="seconds")
+    _, notes = with_roles(config, saved)
+    out = [
+        f"{engine.iid} is {state}: {reason}" if reason else f"{engine.iid} is {state}"
+        for engine in saved.engines
+        for state, reason in [standing(engine, config)]
+        if state is not EngineState.SERVING
+    ]
+    return [f"resumed {path}, written {when}", *notes, *out]

@@ -1,6 +1,6 @@
 """The fleet file: its schema, its loader, and what follows from its values.
 
-Pure: it reads one file when asked to, and nothing else. `load_fleet` returns a frozen
+Pure: it reads and replaces files when asked to, and nothing else. `load_fleet` returns a frozen
 `FleetConfig` in which every field has a value within its bounds and every rule between fields
 holds, or raises `ConfigError` with all that is wrong, a line for each mistake.
 """

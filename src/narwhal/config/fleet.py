@@ -115,8 +115,9 @@ class FleetConfig:
         default=None,
         hash=False,
         metadata=about(
-            "Facts, in any form, about how the engines are run; profiles are bound to them, so "
-            "that a change asks for new measurements.",
+            "Facts, in any form, about how the engines are run. An engine that reports another "
+            "value of one of them gets no work; profiles are bound to all of them, so that a "
+            "change asks for new measurements.",
             example={"dtype": "bfloat16", "max_model_len": 32768},
         ),
     )

@@ -5,10 +5,10 @@ caller owns every time limit as a cancel scope around the call. Cancelling any c
 connection it was using, synchronously.
 """
 
-from narwhal.engine.client import Correlation, EngineClient, EnginePools, PrefillReply
+from narwhal.engine.client import Correlation, EngineClient, EnginePools, PrefillReply, Served
 from narwhal.engine.clients import engine_clients
 from narwhal.engine.decode import DecodeLeg
-from narwhal.engine.gauges import Gauges
+from narwhal.engine.gauges import Gauges, Process
 
 __all__ = [
     "Correlation",
@@ -17,5 +17,7 @@ __all__ = [
     "EnginePools",
     "Gauges",
     "PrefillReply",
+    "Process",
+    "Served",
     "engine_clients",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
@@ -12,7 +11,7 @@ import trio
 
 from narwhal.engine.answers import OK, raise_for_status
 from narwhal.engine.decode import DecodeLeg
-from narwhal.engine.gauges import read_gauges
+from narwhal.engine.gauges import read_gauges, read_process
 from narwhal.model import EngineProtocolError, EngineStatus, NarwhalError, Route
 from narwhal.net import ConnectionPool, PooledTransport
 from narwhal.wire import vllm
@@ -21,13 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from narwhal.config import EngineSpec
-    from narwhal.engine.gauges import Gauges
+    from narwhal.engine.gauges import Gauges, Process
     from narwhal.net import Exchange
 
 PATHS = {Route.COMPLETIONS: b"/v1/completions", Route.CHAT: b"/v1/chat/completions"}
-_PROCESS_START = re.compile(
-    rb"^process_start_time_seconds(?:\{[^}]*\})? ([0-9.eE+]+)", re.MULTILINE
-)
 
 
 @attrs.frozen
@@ -37,6 +33,17 @@ class Correlation:
     request_id: str
     """The backend id of this leg: fresh for every attempt, never the client's."""
     traceparent: str | None = None
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A model that an engine serves."""
+
+    id: str
+    """As requests have to name it."""
+    root: str | None = None
+    """What it was loaded from."""
+    max_model_len: int | None = None
+    """Tokens of its context."""
 
 
 @attrs.frozen
@@ -96,6 +103,9 @@ class EngineClient:
 
     # Serving
 
+    def _pool(self, *, control: bool) -> ConnectionPool:
+        return self.pools.control if control else self.pools.data
+
     def _request(self, path: bytes, body: bytes, correlation: Correlation | None) -> bytes:
         extra = b""
         if correlation is not None:
@@ -123,16 +133,18 @@ class EngineClient:
         on_answer: Callable[[float], None],
         on_late: Callable[[PrefillReply], None],
         on_slot: Callable[[], None] | None = None,
+        control: bool = False,
     ) -> PrefillReply:
         """Run a prefill leg; the engine's whole answer, which holds the handoff.
 
         `on_answer` is told when the head of a 200 has come. From then on the engine has pinned
         KV cache, and takes no notice of a client that goes, whatever becomes of the body.
         `on_late` is given an answer that is all there, but was not read when a cancel came.
-        `on_slot` is called when the leg no longer waits for a connection of the pool.
+        `on_slot` is called when the leg no longer waits for a connection of the pool, which is that
+        of the control calls if `control`.
         """
         return await self._call(
-            self.pools.data,
+            self._pool(control=control),
             PATHS[route],
             body,
             correlation,
@@ -173,17 +185,19 @@ class EngineClient:
         *,
         on_slot: Callable[[], None],
         before_write: Callable[[], None],
+        control: bool = False,
     ) -> DecodeLeg:
         """Write a decode request; returns as soon as all of it is with the kernel.
 
-        `on_slot` is called when the leg no longer waits for a connection of the pool.
+        `on_slot` is called when the leg no longer waits for a connection of the pool, which is that
+        of the control calls if `control`.
 
         `before_write` runs when a connection is at hand, immediately before the first byte
         leaves: the last moment to raise because the handoff has grown too old. Not replayed
         once a byte was written: the decoder may have pulled the KV cache.
         """
         request = self._request(PATHS[route], body, correlation)
-        exchange = await self.pools.data.send(
+        exchange = await self._pool(control=control).send(
             request, replayable=False, on_slot=on_slot, before_write=before_write
         )
         return DecodeLeg(exchange)
@@ -219,8 +233,11 @@ class EngineClient:
 
     async def process_start(self) -> float | None:
         """When the engine's process started (Unix seconds), from `/metrics`; None if not told."""
-        found = _PROCESS_START.search(await self._get_ok("/metrics"))
-        return float(found[1]) if found else None
+        return (await self.process()).start_s
+
+    async def process(self) -> Process:
+        """What `/metrics` says of the engine's process and how that is set up."""
+        return read_process(await self._get_ok("/metrics"))
 
     async def gauges(self) -> Gauges:
         """What `/metrics` says of the engine's work, memory and process, all in one reading."""
@@ -229,6 +246,13 @@ class EngineClient:
     async def models(self) -> bytes:
         """The body of `/v1/models`."""
         return await self._get_ok("/v1/models")
+
+    async def served(self) -> list[Served]:
+        """The models that it serves, from `/v1/models`."""
+        try:
+            return msgspec.json.decode(await self.models(), type=_Models).data
+        except msgspec.MsgspecError as error:
+            raise EngineProtocolError(f"{self.iid}: /v1/models answered no list") from error
 
     async def _get_ok(self, path: str) -> bytes:
         status, body = await self._get(path)
@@ -255,3 +279,7 @@ def _late_answer(exchange: Exchange) -> bytes | None:
 
 class _Version(msgspec.Struct):
     version: str
+
+
+class _Models(msgspec.Struct):
+    data: list[Served]

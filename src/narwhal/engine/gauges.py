@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import attrs
@@ -10,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from narwhal.model import EngineProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from prometheus_client.samples import Sample
 
@@ -19,6 +20,11 @@ _WAITING = "vllm:num_requests_waiting"
 _PROMPT_TOKENS = "vllm:prompt_tokens_total"
 _CACHE = "vllm:cache_config_info"
 _STARTED = "process_start_time_seconds"
+_PROCESS_START = re.compile(
+    rb"^process_start_time_seconds(?:\{[^}]*\})? ([0-9.eE+]+)", re.MULTILINE
+)
+_CACHE_LINE = re.compile(rb"^vllm:cache_config_info\{(.*)\} [0-9.eE+]+", re.MULTILINE)
+_LABEL = re.compile(rb'(\w+)="([^"\\]*)"')
 _WANTED = frozenset({_RUNNING, _WAITING, _PROMPT_TOKENS, _CACHE, _STARTED})
 
 
@@ -36,6 +42,46 @@ class Gauges:
     """KV tokens that its memory holds."""
     process_start_s: float | None
     """When its process started, Unix time."""
+
+
+@attrs.frozen(kw_only=True)
+class Process:
+    """What `/metrics` says of an engine that stays as it is for as long as its process runs."""
+
+    start_s: float | None
+    """When it started, Unix time; None: not told."""
+    cache: Mapping[str, str]
+    """How its KV cache is set up, as it writes it: `block_size`, `cache_dtype`, ....
+
+    Where it runs in ranks that differ, what all of them say, with commas between.
+    """
+    kv_capacity_tokens: int | None
+    """KV tokens that its memory holds; None: not told."""
+
+
+def read_process(page: bytes) -> Process:
+    """Look up these few lines of a page in the Prometheus text format.
+
+    The rest is not read: a page can have a thousand lines, and engines are asked for it often.
+    """
+    started = _PROCESS_START.search(page)
+    cache: dict[str, list[str]] = {}
+    capacity: int | None = 0
+    for line in _CACHE_LINE.finditer(page):
+        rank = {name.decode(): value.decode("utf-8", "replace")
+                for name, value in _LABEL.findall(line[1])}  # fmt: skip
+        for name, value in rank.items():
+            if value not in (said := cache.setdefault(name, [])):
+                said.append(value)
+        blocks, size = rank.get("num_gpu_blocks", ""), rank.get("block_size", "")
+        told = capacity is not None and blocks.isdecimal() and size.isdecimal()
+        capacity = (capacity or 0) + int(blocks) * int(size) if told else None
+    try:
+        start = None if started is None else float(started[1])
+    except ValueError as error:
+        raise EngineProtocolError("/metrics has a process start that is no number") from error
+    joined = {name: ",".join(values) for name, values in cache.items()}
+    return Process(start_s=start, cache=joined, kv_capacity_tokens=capacity or None)
 
 
 def read_gauges(page: bytes) -> Gauges:

@@ -52,6 +52,10 @@ class Backlog:
         if first or done:
             self._began = now
 
+    def forget_pace(self) -> None:
+        """Another process: its pace is not known."""
+        self.pace = Pace(memory=PREFILL_MEMORY, prior=PREFILL_PRIOR)
+
     def remaining_s(self, now: float) -> float:
         """Predicted seconds until an engine that keeps its pace is idle."""
         if not self._seconds:

@@ -126,6 +126,18 @@ class Ledger:
         """By what factor prefills on `iid` take longer than predicted, of late; 1 at first."""
         return self._backlogs[iid].pace.ratio
 
+    def fresh_pace(self, iid: str) -> tuple[float, float]:
+        """Seconds that prefills took on `iid` since the last call, and those predicted."""
+        return self._backlogs[iid].pace.fresh()
+
+    def fade_pace(self, iid: str, seconds: float) -> None:
+        """No prefill ended on `iid` for that long."""
+        self._backlogs[iid].pace.fade(seconds)
+
+    def forget_pace(self, iid: str) -> None:
+        """Another process: what prefills take there is not known."""
+        self._backlogs[iid].forget_pace()
+
     @property
     def total(self) -> int:
         """All resident legs, those without an engine included."""

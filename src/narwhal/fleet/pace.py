@@ -18,6 +18,10 @@ PREFILL_MEMORY, PREFILL_PRIOR = 5.0, 0.5
 # Of decodes, in tokens of single answers. An engine gives hundreds or thousands a second.
 DECODE_MEMORY, DECODE_PRIOR = 1000.0, 50.0
 
+FADES_S = 60.0
+"""Without work, the time after which a third is left of what an engine's pace is off 1: short
+against the minutes for which engines are ill, long against the pauses between requests."""
+
 RELIED_ON = 0.99
 """Share of projections that are to hold."""
 MOST_CAUTION = 0.25
@@ -37,6 +41,7 @@ class Pace:
     def __init__(self, *, memory: float, prior: float) -> None:
         self._memory = memory
         self._predicted = self._taken = prior
+        self._fresh = (0.0, 0.0)
 
     @property
     def ratio(self) -> float:
@@ -49,11 +54,25 @@ class Pace:
         Of those that are done together the first is said to have taken all the time, the others
         none: it is the sums that count, and old ones fade with the time that is taken.
         """
+        self._fresh = (self._fresh[0] + taken, self._fresh[1] + predicted)
         kept = math.exp(-taken / self._memory)
         self._predicted = kept * self._predicted + predicted
         # Bounded, or one leg that hung would be remembered for hours of work.
         self._taken = min(MOST * self._predicted, kept * self._taken + taken)
         self._predicted = min(self._predicted, self._taken / LEAST)
+
+    def fade(self, seconds: float) -> None:
+        """Nothing was observed for that long: what was is the less worth, and the profile more.
+
+        An engine that was slow once would never be chosen again otherwise, and so never be seen
+        to be fast.
+        """
+        self._taken += (self._predicted - self._taken) * -math.expm1(-seconds / FADES_S)
+
+    def fresh(self) -> tuple[float, float]:
+        """What was taken, and what was predicted, of all that was observed since the last call."""
+        fresh, self._fresh = self._fresh, (0.0, 0.0)
+        return fresh
 
 
 class Steps:

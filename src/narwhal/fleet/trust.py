@@ -35,7 +35,6 @@ class _Standing:
     avoid_until: float = float("-inf")
     """The end of the pause after a failure, or of the time that a trial is given."""
     busy_until: float = float("-inf")
-    failed_at: float = float("-inf")
     trial: bool = False
     """A leg was sent there although the last ones failed, and has not reported yet."""
 
@@ -53,9 +52,8 @@ class Trust:
 
     PHASES = (Phase.TOKENIZE, Phase.PREFILL, Phase.DECODE)
 
-    def __init__(self, iids: Iterable[str], *, quarantine_s: float = 0.0) -> None:
+    def __init__(self, iids: Iterable[str]) -> None:
         self._standing = {(iid, phase): _Standing() for iid in iids for phase in self.PHASES}
-        self._quarantine_s = quarantine_s
 
     def failed(
         self,
@@ -81,7 +79,6 @@ class Trust:
                 if standing.trial or now >= standing.avoid_until:
                     standing.failures += 1
                 standing.trial = False
-                standing.failed_at = now
                 pause = _pause(standing.failures)
                 standing.avoid_until = max(standing.avoid_until, now + pause)
 
@@ -100,16 +97,15 @@ class Trust:
         """Whether another engine should be preferred for a leg of `phase` at `now`."""
         return now < self._standing[iid, phase].doubtful_until
 
-    def changes_at(self, iids: Iterable[str], phase: Phase, now: float) -> float:
-        """When a doubt or a quarantine of one of these engines ends next; `inf` if none does."""
-        standings = [self._standing[iid, phase] for iid in iids]
-        times = [each.doubtful_until for each in standings]
-        times += [each.failed_at + self._quarantine_s for each in standings]
-        return min((time for time in times if time > now), default=float("inf"))
+    def forget(self, iid: str) -> None:
+        """Another process, or one that was seen to generate: nothing is held against it."""
+        for phase in self.PHASES:
+            self._standing[iid, phase] = _Standing()
 
-    def quarantined(self, iid: str, phase: Phase, now: float) -> bool:
-        """Whether `recovery.failure_quarantine_s` keeps the engine out of placement at `now`."""
-        return now < self._standing[iid, phase].failed_at + self._quarantine_s
+    def changes_at(self, iids: Iterable[str], phase: Phase, now: float) -> float:
+        """When a doubt of one of these engines ends next; `inf` if none does."""
+        times = [self._standing[iid, phase].doubtful_until for iid in iids]
+        return min((time for time in times if time > now), default=float("inf"))
 
     def describe(self, iid: str, now: float) -> str:
         """One word or a few for people: `trusted`, or the phases in which it is avoided."""

@@ -169,6 +169,12 @@ class PoolExhausted(LocalError):
     code = "pool_exhausted"
 
 
+class NoEngine(LocalError):
+    """No engine that could take the leg is in service."""
+
+    code = "no_engine"
+
+
 class RequestFailed(NarwhalError):
     """A request of an embedding application did not complete; `outcome` says how it ended."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from narwhal.config.document import document_faults, key_name
@@ -26,18 +25,11 @@ from narwhal.config.settings import (
 from narwhal.config.texts import EngineId
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     import attrs
 
 T = TypeVar("T")
-
-
-def base_name(path: str | os.PathLike[str]) -> str:
-    """A file's base name, fit to be printed."""
-    name = Path(path).name or str(Path(path))
-    return name if name.isprintable() else ascii(name)
 
 
 def read_flat(

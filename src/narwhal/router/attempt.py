@@ -17,6 +17,7 @@ from narwhal.model import (
     HandoffRejected,
     Limit,
     LocalError,
+    NoEngine,
     Phase,
     StreamCommit,
 )
@@ -84,6 +85,9 @@ class Attempt:
         self._pinned_at: float | None = None
         """When the producer began to hold KV cache of which nobody has given account yet."""
         self._has_slot = False
+        self._unplaced = False
+        self._holder: str | None = None
+        """The engine that keeps a KV cache for this attempt's decode."""
 
     def correlation(self, leg: str) -> Correlation:
         """Fresh ids for a leg of this attempt."""
@@ -99,12 +103,21 @@ class Attempt:
 
     async def run(self) -> Failure | None:
         """Run both legs; None once the client has its whole answer."""
-        if not self.core.splits or (self.life.whole and self.times.n == 1):
+        try:
+            return await self._run()
+        except NoEngine as error:  # for whichever leg it was wanted
+            return from_error(self.core.config, error, phase=self.life.watch.phase, engine="")
+
+    async def _run(self) -> Failure | None:
+        if not self.core.roster.splits or (self.life.whole and self.times.n == 1):
             return await self._run_whole()
         self.core.expect_decode(self.life)
+        self._decode_to_come(here=True)
         try:
             return await self._run_split()
         finally:
+            self._pulled()
+            self._decode_to_come(here=False)
             self.core.decode_placed(self.life)
 
     async def _run_split(self) -> Failure | None:
@@ -189,7 +202,9 @@ class Attempt:
             template = answer.template
             self.life.counted_by_engine(answer.prompt_tokens)
             held = self._held(answer.handoff, reply, place)
-        self.core.trust.succeeded(place.iid, Phase.PREFILL)
+            self._holder = place.iid
+            self.core.handing_over[place.iid] += 1
+        self.core.roster.succeeded(place.iid, Phase.PREFILL)
         place.done()
         self.life.prefill_ended(now)
         return Prefilled(started=started, held=held, template=template)
@@ -203,6 +218,17 @@ class Attempt:
             lease_ends=self._lease_ends(reply.answered),
             correlation=self.correlation("release"),
         )
+
+    def _decode_to_come(self, *, here: bool) -> None:
+        """Whether its decode has yet to find an engine."""
+        self.core.decodes_to_come += here - self._unplaced
+        self._unplaced = here
+
+    def _pulled(self) -> None:
+        """The producer need not keep the cache any longer: a decoder has it, or nobody will."""
+        if self._holder is not None:
+            self.core.handing_over[self._holder] -= 1
+            self._holder = None
 
     def _prefilled_late(self, reply: PrefillReply, place: Place) -> None:
         """The request ended in the moment in which its prefill was answered."""
@@ -233,6 +259,7 @@ class Attempt:
             with trio.CancelScope(deadline=expires) as limit:
                 place = await core.take(Phase.DECODE, life, avoid)
                 core.decode_placed(life)
+                self._decode_to_come(here=False)
                 self.times.decode_placed(place)
                 failure = await run.dispatch(place.iid, started=prefilled.started, expires=expires)
             if limit.cancelled_caught:
@@ -249,6 +276,7 @@ class Attempt:
 
     async def _finish(self, run: DecodeRun) -> Failure | None:
         out = await run.first_token()
+        self._pulled()
         return out if isinstance(out, Failure) else await run.rest(out)
 
     def _handoff_expires(self, prefilled: Prefilled) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from narwhal.config.serving import Admission
-from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans, Trust
+from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans
 from narwhal.model import FailureClass, Phase, Role
 from narwhal.placement import Candidate, Choice, Why, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
@@ -19,14 +19,16 @@ from narwhal.router.lives import Lives
 from narwhal.router.prices import Prices
 from narwhal.router.queue import AdmissionQueue
 from narwhal.router.releases import Releases
+from narwhal.router.roster import Roster
 from narwhal.router.seats import SeatDesk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from random import Random
 
     from narwhal.config import FleetConfig
     from narwhal.engine import EngineClient
+    from narwhal.fleet import Transition
     from narwhal.profiles import Profile
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
@@ -57,12 +59,22 @@ class Core:
         self.prices = Prices(config, self.ledger, self.orphans, profiles)
         self.predictive = serving.admission is Admission.PREDICTIVE
         self.gate = Gate(self)
-        self.trust = Trust(engines, quarantine_s=config.recovery.failure_quarantine_s)
+        self.roster = Roster(
+            {iid: engine.role for iid, engine in engines.items()},
+            config.recovery,
+            told=lambda change: telemetry.engine_changed(change, ts=wall_clock()),
+        )
+        self.health = self.roster.health
+        self.prices.penalty_s = self.health.drift.penalty_s
         self.queue = AdmissionQueue(serving.max_connections, serving.queue_capacity)
         self.desks = {
             Phase.PREFILL: SeatDesk(Phase.PREFILL, serving.prefill_concurrency, self.ledger),
             Phase.DECODE: SeatDesk(Phase.DECODE, serving.decode_concurrency, self.ledger),
         }
+        self.handing_over = dict.fromkeys(engines, 0)
+        """KV caches on each engine that a request will have pulled by its decode."""
+        self.decodes_to_come = 0
+        """Attempts whose decode leg, on another engine than the prefill, has no place yet."""
         self.counting = dict.fromkeys(engines, 0)
         self.credits = Credits(serving.retry_budget, serving.retry_replenish)
         self.retry = RetryPolicy(
@@ -76,16 +88,9 @@ class Core:
         self.retained = 0
         self.retained_limit = serving.max_connections + serving.queue_capacity
         self.draining = False
+        self.degraded: str | None = None
+        """Why no new requests are taken, if the monitor says so."""
         self.service = ServiceTime()
-        by_role = {
-            role: [iid for iid, engine in engines.items() if engine.role is role] for role in Role
-        }
-        self.splits = all(by_role.values())
-        """Whether both roles are there. If not, one engine runs both phases of a request."""
-        self._fit = {
-            phase: by_role[role] if self.splits else list(engines)
-            for phase, role in ((Phase.PREFILL, Role.PREFILL), (Phase.DECODE, Role.DECODE))
-        }
 
     # Ingress
 
@@ -106,17 +111,6 @@ class Core:
 
     # Placement
 
-    def live(self, phase: Phase, exclude: Collection[str], now: float) -> list[str]:
-        """The engines that a leg of `phase` may go to now: neither quarantined nor excluded."""
-        eligible_ = eligible(
-            [
-                Candidate(iid, 0.0, not self.trust.quarantined(iid, phase, now))
-                for iid in self._fit[phase]
-            ],
-            exclude=exclude,
-        )
-        return [candidate.iid for candidate in eligible_]
-
     def pick(
         self,
         phase: Phase,
@@ -128,50 +122,66 @@ class Core:
         """The engine for a leg of `phase` now, or None if all that would do are full.
 
         A leg of no request takes no place, so a full engine will do, and no price. A `whole` leg
-        has a place of `phase` and runs both.
+        has a place of `phase` and runs both. Raises `NoEngine` if none is in service.
         """
         now = trio.current_time()
-        desk, trust = self.desks[phase], self.trust
-        costs = self._costs(phase, life, now, whole=whole)
+        desk, trust, health = self.desks[phase], self.roster.trust, self.roster.health
+        takers = self.roster.required(phase, begun=life is not None and not whole)
+        costs = self._costs(phase, takers, life, now, whole=whole)
         candidates = [
             Candidate(
                 iid,
                 costs[iid][0],
-                not trust.quarantined(iid, phase, now),
+                not health.quarantined(iid, now),
                 trust.doubtful(iid, phase, now),
                 math.inf if life is None else desk.free(iid),
                 costs[iid][1],
             )
-            for iid in self._fit[phase]
+            for iid in takers
         ]
         choice = choose(eligible(candidates, exclude=exclude))
         if choice is not None and life is not None:
-            self.trust.placed(choice.iid, phase, now)
+            trust.placed(choice.iid, phase, now)
             if choice.why is Why.UNSERVED:
                 self.telemetry.unserved(phase)
         return choice
 
     def _costs(
-        self, phase: Phase, life: RequestLife | None, now: float, *, whole: bool
+        self,
+        phase: Phase,
+        iids: Sequence[str],
+        life: RequestLife | None,
+        now: float,
+        *,
+        whole: bool,
     ) -> Mapping[str, tuple[float, bool]]:
         """What a leg costs on each engine, and whether it is projected to meet its target there.
 
         Without prices, an engine costs what legs it has.
         """
-        iids, prices = self._fit[phase], self.prices
+        prices = self.prices
         if life is None or not prices.known:
             return {iid: (self.ledger.residents(iid, phase), True) for iid in iids}
         targets, prompt = prices.targets, life.prompt_tokens
         if whole and self.predictive:
             paths = prices.whole_paths(iids, prompt, life.output_tokens, now)
         elif phase is Phase.PREFILL:
-            paths = prices.prefill_paths(iids, prompt, now, decoders=self._fit[Phase.DECODE])
+            paths = prices.prefill_paths(
+                iids, prompt, now, decoders=self.roster.takers(Phase.DECODE)
+            )
         else:
             expected = None if life.expected_decode is None else life.expected_decode.claim
             decodes = prices.decode_paths(
                 iids, prompt, life.output_tokens, now=now, expected=expected
             )
-            return {path.iid: (path.interval_s, path.meets(targets.tpot_s)) for path in decodes}
+            return {
+                path.iid: (
+                    # The same share of this target as it is of the other, which is in seconds.
+                    path.interval_s + prices.penalty_s(path.iid) * targets.tpot_s / targets.ttft_s,
+                    path.meets(targets.tpot_s),
+                )
+                for path in decodes
+            }
         waited = now - life.arrival
         return {path.iid: (path.price_s, targets.met_by(path, waited)) for path in paths}
 
@@ -189,7 +199,7 @@ class Core:
             lambda: self.pick(phase, exclude, life=life, whole=whole),
             lambda iid: self._claim(iid, phase, life),
             key=frozenset(exclude),
-            again_at=lambda: self.trust.changes_at(self._fit[phase], phase, trio.current_time()),
+            again_at=lambda: self.roster.changes_at(phase),
             seconds=self.prices.mean_prefill_s(life.prompt_tokens) if prefills else 0.0,
         )
 
@@ -223,26 +233,20 @@ class Core:
     def _claim(self, iid: str, phase: Phase, life: RequestLife) -> Claim:
         return self.prices.claim(iid, phase, life.prompt_tokens, life.output_tokens)
 
-    def fit(self, phase: Phase) -> Sequence[str]:
-        """The engines that take legs of `phase`, whatever their state."""
-        return self._fit[phase]
-
-    def alternatives(self, phase: Phase, exclude: Collection[str]) -> bool:
-        """Whether a leg of `phase` has an engine to go to that is not in `exclude`."""
-        return any(iid not in exclude for iid in self._fit[phase])
-
     def pick_counter(self) -> EngineClient:
         """The engine to count tokens on: the one counting least, doubtful ones last."""
         now = trio.current_time()
+        roster = self.roster
         iid = min(
             self.counting,
             key=lambda iid: (
-                self.trust.doubtful(iid, Phase.TOKENIZE, now),
+                not roster.health.takes_work(iid),
+                roster.trust.doubtful(iid, Phase.TOKENIZE, now),
                 self.counting[iid],
                 iid,
             ),
         )
-        self.trust.placed(iid, Phase.TOKENIZE, now)
+        roster.trust.placed(iid, Phase.TOKENIZE, now)
         return self.engines[iid]
 
     def blame(
@@ -255,8 +259,51 @@ class Core:
         """
         if failure is FailureClass.LOCAL:
             return
-        self.trust.failed(iid, phase, failure, trio.current_time(), retry_after=retry_after)
         self.telemetry.engine_failed(iid, failure)
+        self.roster.failed(iid, phase, failure, retry_after)
+        self.choose_again()
+
+    # What the monitor asks and tells
+
+    def apply(self, changes: Iterable[Transition]) -> None:
+        """Take up changes of engines' standings."""
+        if self.roster.apply(changes):
+            self.choose_again()
+
+    def role(self, iid: str) -> Role:
+        """The engine's role now."""
+        return self.roster.roles[iid]
+
+    def residents(self, iid: str) -> int:
+        """Work on the engine, and what can go nowhere else: it is empty when there is none.
+
+        That is its legs, and handoffs that it holds for decodes to come. The last decode engines
+        have those decodes to come as well; and with no engine in service at all, what was
+        admitted may still need any of them.
+        """
+        legs = sum(self.ledger.residents(iid, phase) for phase in self.ledger.PHASES)
+        own = legs + self.handing_over[iid]
+        if not self.roster.splits and self.role(iid) is Role.DECODE:
+            own += self.decodes_to_come
+        return own if self.roster.takers(Phase.PREFILL) else max(own, self.queue.admitted)
+
+    def observed(self, iid: str) -> tuple[float, float]:
+        """What the engine's work took since the last call, and what its profile says."""
+        interval = self.config.controller.monitor_interval_s
+        return self.prices.paces.fresh(iid, self.role(iid), interval)
+
+    def restarted(self, iid: str) -> None:
+        """Another process answers there: what the old one was and held is gone."""
+        self.proved(iid)
+        self.orphans.forget(iid)
+        self.prices.paces.forget(iid)
+
+    def proved(self, iid: str) -> None:
+        """The engine was seen to generate: nothing is held against it any more."""
+        self.roster.trust.forget(iid)
+
+    def choose_again(self) -> None:
+        """Legs that wait may choose differently now."""
         for desk in self.desks.values():
             desk.serve_waiters()
 

@@ -170,7 +170,7 @@ class DecodeRun:
         self._completed = True
         self._tell_pace()
         await life.complete(answer, sink)
-        self.core.trust.succeeded(self._iid, Phase.DECODE)
+        self.core.roster.succeeded(self._iid, Phase.DECODE)
         self._see_off(leg)
         return None
 

@@ -18,6 +18,7 @@ from narwhal.model import (
     HandoffRejected,
     Limit,
     LocalError,
+    NoEngine,
     Phase,
     StreamFailed,
 )
@@ -98,6 +99,17 @@ def from_error(
             # What a plain answer would have said with its status, said after a 200.
             status = EngineStatus(said.status, error.body, retry_after=None)
             return _from_status(status, phase=phase, engine=engine)
+    if isinstance(error, NoEngine):
+        return Failure(
+            phase=phase,
+            failure=FailureClass.LOCAL,
+            engine=None,
+            status=error.status,
+            code=error.code,
+            message="No engine that could take the request is in service",
+            retry_after=1.0,
+            transient=False,
+        )
     if isinstance(error, LocalError):
         limit = Limit.POOL if error.code == "pool_exhausted" else None
         what = (

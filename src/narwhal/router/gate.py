@@ -27,16 +27,20 @@ class Gate:
     def judge(self, life: RequestLife, *, waited: bool = False) -> Verdict | None:
         """Let a request in or refuse it; None where admission is `open`, which refuses nobody.
 
+        But for want of engines that are in service.
+
         One that has `waited` for a seat is behind nobody who waits for one.
         """
         core = self._core
         if not core.predictive:
-            return None
+            if core.roster.takers(Phase.PREFILL):
+                return None
+            return judge((), (), waited_s=0.0, targets=core.prices.targets)
         now = trio.current_time()
-        prefills = core.live(Phase.PREFILL, life.avoid, now)
-        if not core.splits:
+        prefills = core.roster.live(Phase.PREFILL, life.avoid, now)
+        if not core.roster.splits:
             return self._whole(life, prefills, now)
-        decodes = core.live(Phase.DECODE, life.avoid, now)
+        decodes = core.roster.live(Phase.DECODE, life.avoid, now)
         line_s = core.desks[Phase.PREFILL].line_s + (0.0 if waited else core.queue.line_s)
         verdict = self._split(life, prefills, decodes, now, line_s)
         if (
@@ -82,12 +86,15 @@ class Gate:
         if not core.predictive:
             return float("inf")
         now = trio.current_time()
-        live = core.live(Phase.PREFILL, life.avoid, now)
+        live = core.roster.live(Phase.PREFILL, life.avoid, now)
         paths = (
             core.prices.prefill_paths(
-                live, life.prompt_tokens, now, decoders=core.live(Phase.DECODE, life.avoid, now)
+                live,
+                life.prompt_tokens,
+                now,
+                decoders=core.roster.live(Phase.DECODE, life.avoid, now),
             )
-            if core.splits
+            if core.roster.splits
             else core.prices.whole_paths(live, life.prompt_tokens, life.output_tokens, now)
         )
         least = min((path.alone_s for path in paths), default=0.0)

@@ -150,10 +150,12 @@ class RequestLife:
 
     async def _serve(self, ingress: Ingress) -> Outcome:
         core = self.core
-        if core.draining or not core.retain_nowait():
+        if core.draining or core.degraded or not core.retain_nowait():
             core.telemetry.offered(sized=False)
             if core.draining:
                 return outcomes.draining()
+            if core.degraded:
+                return outcomes.degraded()
             return outcomes.retention_full(core.config, core.drain_seconds())
         self._retained = True
         try:
@@ -263,7 +265,7 @@ class RequestLife:
         core = self.core
         now = trio.current_time()
         pause = failure.retry_after or 0.0
-        if pause and core.alternatives(failure.phase, self.avoid):
+        if pause and core.roster.alternatives(failure.phase, self.avoid):
             pause = 0.0
         decision = core.retry.decide(
             failure,

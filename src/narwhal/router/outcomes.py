@@ -22,6 +22,10 @@ def completed() -> Outcome:
     return Outcome(terminal=Terminal.COMPLETED, status=200)
 
 
+# What is over some time, for which the client is told how long to wait.
+_COME_BACK = frozenset({"engine_busy", "no_engine"})
+
+
 def failed(failure: Failure, *, attempt: int, max_attempts: int) -> Outcome:
     """The terminal of a request whose last attempt failed."""
     if failure.passthrough is not None:
@@ -30,7 +34,7 @@ def failed(failure: Failure, *, attempt: int, max_attempts: int) -> Outcome:
         terminal, kind = Terminal.EXPIRED, "timeout"
     elif failure.limit is not None and failure.limit is not Limit.POOL:
         terminal, kind = Terminal.FAILED, "timeout"
-    elif failure.code == "engine_busy":
+    elif failure.code in _COME_BACK:
         terminal, kind = Terminal.FAILED, "overloaded"
     else:
         terminal, kind = Terminal.FAILED, "server_error"
@@ -42,7 +46,7 @@ def failed(failure: Failure, *, attempt: int, max_attempts: int) -> Outcome:
         message=f"{failure.message}; attempt {attempt} of {max_attempts}{where}.",
         error_type=kind,
         limit=failure.limit,
-        retry_after=_whole_seconds(failure.retry_after) if failure.code == "engine_busy" else None,
+        retry_after=_whole_seconds(failure.retry_after) if failure.code in _COME_BACK else None,
         passthrough=failure.passthrough,
     )
 
@@ -175,6 +179,18 @@ def draining() -> Outcome:
         status=503,
         code="draining",
         message="The router is shutting down and takes no new requests.",
+        error_type="unavailable",
+        retry_after=1,
+    )
+
+
+def degraded() -> Outcome:
+    """The monitor does not get through: nobody knows how the engines are."""
+    return Outcome(
+        terminal=Terminal.REJECTED,
+        status=503,
+        code="degraded",
+        message="The router cannot watch its engines and takes no new requests; /ready says why.",
         error_type="unavailable",
         retry_after=1,
     )

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from narwhal.fleet import DECODE_MEMORY, DECODE_PRIOR, UNPLACED, Caution, Pace, Steps
-from narwhal.model import Phase
+from narwhal.model import Phase, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,6 +63,26 @@ class Paces:
             held = self._ledger.mean_tokens(iid, Phase.DECODE)
             interval = self._profiles[iid].decode_interval(residents, held)
         return self._steps[iid].advance(now, interval)
+
+    def fresh(self, iid: str, role: Role, seconds: float) -> tuple[float, float]:
+        """What work of its role took on `iid` since the last call, `seconds` ago, and predicted.
+
+        Both in one unit, whichever that is; 0 without profiles, or if nothing was done. What was
+        not seen at work is known the less for it.
+        """
+        if self._profiles is None:
+            return 0.0, 0.0
+        prefill, decode = self._ledger.fresh_pace(iid), self._decodes[iid].fresh()
+        if not prefill[1]:
+            self._ledger.fade_pace(iid, seconds)
+        if not decode[1]:
+            self._decodes[iid].fade(seconds)
+        return prefill if role is Role.PREFILL else decode
+
+    def forget(self, iid: str) -> None:
+        """Another process: its pace is not known."""
+        self._decodes[iid] = Pace(memory=DECODE_MEMORY, prior=DECODE_PRIOR)
+        self._ledger.forget_pace(iid)
 
     def decoded(self, iid: str, *, steps: float, tokens: int) -> None:
         """After its first one an answer got `tokens` tokens, in the time of so many `steps`."""

@@ -14,7 +14,7 @@ from narwhal.profiles import mean_profile
 from narwhal.router.paces import Paces
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from narwhal.admission import Refused
     from narwhal.config import FleetConfig
@@ -53,6 +53,8 @@ class Prices:
         )
         self.output = OutputHistory()
         self.paces = Paces(ledger, profiles)
+        self.penalty_s: Callable[[str], float] = lambda _iid: 0.0
+        """What is added to the price of an engine on probation."""
         self.profiles = profiles
         self._mean = mean_profile(list(profiles.values())) if profiles else None
         self._ledger = ledger
@@ -145,6 +147,7 @@ class Prices:
             iid=iid,
             ahead_s=ahead,
             own_s=self._prefill_s(iid, prompt_tokens),
+            penalty_s=self.penalty_s(iid),
             after_s=after_s,
             decode=decode,
             measured=decode is None or not self._ledger.residents(iid, Phase.DECODE),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from narwhal.model import EngineError, LocalError, Phase
+from narwhal.model import EngineError, LocalError, NoEngine, Phase
 from narwhal.wire import vllm
 
 if TYPE_CHECKING:
@@ -64,11 +64,14 @@ class Releases:
     async def _try(self, held: HeldHandoff, avoid: str | None) -> bool:
         core = self._core
         body = vllm.release_body(core.config.model, held.handoff)
-        fit = set(core.fit(Phase.DECODE))
+        fit = set(core.roster.takers(Phase.DECODE))
         last = {held.producer, avoid}
         untried = set(fit)
         while untried:
-            choice = core.pick(Phase.DECODE, fit - (untried - last or untried))
+            try:
+                choice = core.pick(Phase.DECODE, fit - (untried - last or untried))
+            except NoEngine:
+                return False
             if choice is None or choice.iid not in untried:
                 return False
             untried.remove(choice.iid)

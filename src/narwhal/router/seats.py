@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
+from narwhal.model import NoEngine
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -58,7 +60,17 @@ class Place:
 
 
 class _Waiter:
-    __slots__ = ("_again_at", "_alarm", "claim", "key", "pick", "place", "seconds", "woken")
+    __slots__ = (
+        "_again_at",
+        "_alarm",
+        "claim",
+        "error",
+        "key",
+        "pick",
+        "place",
+        "seconds",
+        "woken",
+    )
 
     def __init__(
         self,
@@ -73,6 +85,8 @@ class _Waiter:
         self.claim = claim
         self.key = key
         self.place: Place | None = None
+        self.error: NoEngine | None = None
+        """There is no engine to wait for any more."""
         self.woken = trio.Event()
         self._again_at = again_at
         self._alarm = trio.CancelScope()
@@ -151,7 +165,7 @@ class SeatDesk:
         each time `pick` finds nothing, for an engine may come to be avoided during the wait. A
         cancel leaves the line, and gives the place back if it just came; after a wait, one that
         was asked for in the same moment is heard first. `seconds` is what the leg is predicted to
-        take.
+        take. Raises the `NoEngine` that `pick` raises, now or while it waits.
         """
         if not self._waiters and (place := self.take_nowait(pick, claim)) is not None:
             return place
@@ -160,18 +174,20 @@ class SeatDesk:
         # Others may wait for engines that this leg does not want: it need not stand behind them.
         self.serve_waiters()
         try:
-            while waiter.place is None:
+            while waiter.place is None and waiter.error is None:
                 await waiter.wait()
                 self.serve_waiters()
             await trio.lowlevel.checkpoint()
         except trio.Cancelled:
-            if waiter.place is None:
+            if waiter.place is not None:
+                waiter.place.release()
+            elif waiter.error is None:
                 self._leave_line(waiter)
                 if waiter.armed:
                     self.serve_waiters()  # another one has to see to it that they ask again
-            else:
-                waiter.place.release()
             raise
+        if waiter.place is None:
+            raise waiter.error or NoEngine("no engine is in service")
         return waiter.place
 
     def serve_waiters(self) -> None:
@@ -184,13 +200,15 @@ class SeatDesk:
         for waiter in list(self._waiters):
             if waiter.key in in_vain:
                 continue
-            place = self.take_nowait(waiter.pick, waiter.claim)
-            if place is None:
+            try:
+                waiter.place = self.take_nowait(waiter.pick, waiter.claim)
+            except NoEngine as error:
+                waiter.error = error
+            if waiter.place is None and waiter.error is None:
                 in_vain.add(waiter.key)
                 waiter.arm()
             else:
                 self._leave_line(waiter)
-                waiter.place = place
                 waiter.woken.set()
 
     def _stand_in_line(self, waiter: _Waiter) -> None:

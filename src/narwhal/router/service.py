@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import random
+from math import isfinite
 from typing import TYPE_CHECKING
 
+import attrs
 import trio
 
 from narwhal.engine import engine_clients
-from narwhal.model import ConfigError
+from narwhal.model import ConfigError, Phase
 from narwhal.model.version import __version__
+from narwhal.monitor import Lifecycle, Monitor, StateKeeper, check_fits, with_roles
 from narwhal.net import connect_tcp
 from narwhal.router.core import Core
 from narwhal.router.errands import MOST_AT_ONCE
 from narwhal.router.journal import JournalWriter
 from narwhal.router.life import RequestLife
+from narwhal.router.saved import saved_state, take_up
 from narwhal.router.stream import Call
-from narwhal.telemetry import EngineView, LiveState, Pool, PoolView, Telemetry
+from narwhal.telemetry import DrainView, EngineView, LiveState, Pool, PoolView, Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,12 +29,15 @@ if TYPE_CHECKING:
 
     from narwhal.config import EngineSpec, FleetConfig
     from narwhal.model import Route
+    from narwhal.monitor import SavedState, StateStore
     from narwhal.net import Connect, ConnectionPool
     from narwhal.profiles import Profile
     from narwhal.telemetry import JournalFile
 
     ASGIApp = Callable[..., Any]
 
+
+logger = logging.getLogger("narwhal.router")
 
 # Within the second that the process has to exit after the grace.
 _LAST_WORDS_S = 0.75
@@ -57,15 +65,25 @@ class Router:
         rng: random.Random | None = None,
         journal_file: JournalFile | None = None,
         profiles: Mapping[str, Profile] | None = None,
+        state_store: StateStore | None = None,
+        resume: SavedState | None = None,
     ) -> None:
         """`wall_clock` gives Unix seconds and dates the journal's rows, nothing else.
 
         `connect` and `rng` are how simulations put the router on a network and a seed of their
         own. `profiles` are the measured costs of every engine, by `iid`; without them admission
-        has to be `open`, and an engine costs what legs it has. Raises `ConfigError` for a fleet
-        that cannot be served as it is configured.
+        has to be `open`, and an engine costs what legs it has.
+
+        `state_store` keeps the router's state while it runs; without one, none is kept. `resume`
+        is the state to begin with, as a whole or, if it is not of this fleet, not at all. Raises
+        `ConfigError` for that, and for a fleet that cannot be served as it is configured.
         """
         _check_servable(config, profiles)
+        if resume is not None:
+            check_fits(resume, config, name="the state to resume")
+            config, pinned = with_roles(config, resume)
+            for line in pinned:
+                logger.info("resuming: %s", line)
         self.config = config
         self.started_at = wall_clock()
         # Errands have connections of their own, so that no admitted request ever waits.
@@ -96,7 +114,30 @@ class Router:
             wall_clock=wall_clock,
             profiles=profiles,
         )
+        if resume is not None:
+            take_up(self.core, resume)
         self._journal = JournalWriter(self.core, journal_file) if journal_file else None
+        self._keeper = (
+            StateKeeper(state_store, lambda: saved_state(self.core), self._telemetry)
+            if state_store
+            else None
+        )
+        self.monitor = Monitor(
+            config,
+            self._clients,
+            self.core,
+            telemetry=self._telemetry,
+            rng=rng,
+            keeper=self._keeper,
+        )
+        self.lifecycle = Lifecycle(
+            config,
+            self._clients,
+            self.core,
+            prober=self.monitor.prober,
+            identities=self.monitor.identities,
+            telemetry=self._telemetry,
+        )
         self._running = False
 
     @property
@@ -107,13 +148,14 @@ class Router:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the background services until cancelled; started once requests can be served.
 
-        On the way out every engine connection is closed and the journal is written to its end,
-        both without waiting for anybody.
+        On the way out every engine connection is closed, the journal is written to its end and
+        the last state is kept, all without waiting for anybody.
         """
         self._running = True
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.core.errands.run)
+                await nursery.start(self.monitor.run)
                 if self._journal is not None:
                     await nursery.start(self._journal.run)
                 task_status.started()
@@ -123,6 +165,8 @@ class Router:
                 client.close()
             if self._journal is not None:
                 self._journal.finish(trio.current_time())
+            if self._keeper is not None:
+                self._keeper.finish()
 
     # Requests
 
@@ -206,6 +250,10 @@ class Router:
             reasons.append("the router is shutting down")
         if not self._running:
             reasons.append("the router's services are not running")
+        if self.core.degraded is not None:
+            reasons.append(self.core.degraded)
+        if not self.core.roster.takers(Phase.PREFILL):
+            reasons.append("no engine is in service")
         return reasons
 
     def live_state(self) -> LiveState:
@@ -219,8 +267,9 @@ class Router:
             waiting=core.queue.waiting,
             retained=core.retained,
             retry_credits=core.credits.available,
+            degraded=core.degraded,
             engines=tuple(self._engine_view(spec) for spec in self.config.engines),
-            takers={phase: tuple(core.fit(phase)) for phase in core.ledger.PHASES},
+            takers={phase: tuple(core.roster.takers(phase)) for phase in core.ledger.PHASES},
         )
 
     def _engine_view(self, spec: EngineSpec) -> EngineView:
@@ -233,7 +282,8 @@ class Router:
             iid=iid,
             role=self._clients[iid].role,
             pin=spec.pin,
-            suspicion=core.trust.describe(iid, now),
+            **self._standing(iid, now),
+            suspicion=core.roster.trust.describe(iid, now),
             seats=residents,
             seat_limit={phase: core.desks[phase].per_engine for phase in legs},
             residents=residents,
@@ -247,6 +297,20 @@ class Router:
                 Pool.CONTROL: _pool_view(pools.control),
             },
         )
+
+    def _standing(self, iid: str, now: float) -> dict[str, Any]:
+        health = self.core.roster.health
+        drain = self.lifecycle.status(iid)
+        since, process = health.standings.since(iid), health.incarnations.get(iid)
+        return {
+            "state": health.standings.state(iid),
+            "state_s": now - since if isfinite(since) else None,
+            "reason": health.standings.reason(iid),
+            "streaks": health.streaks.counts(iid),
+            "version": None if process is None else process.version,
+            "process_start_s": None if process is None else process.process_start_s,
+            "drain": None if drain is None else DrainView(**attrs.asdict(drain)),
+        }
 
 
 def _pool_view(pool: ConnectionPool) -> PoolView:

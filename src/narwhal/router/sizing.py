@@ -48,7 +48,7 @@ async def _count(life: RequestLife, engine: EngineClient, timeout_s: float) -> i
             failure = from_error(core.config, error, phase=Phase.TOKENIZE, engine=engine.iid)
             core.blame(engine.iid, Phase.TOKENIZE, failure.failure, failure.retry_after)
             return None
-        core.trust.succeeded(engine.iid, Phase.TOKENIZE)
+        core.roster.succeeded(engine.iid, Phase.TOKENIZE)
         return tokens
     life.record.fired(Limit.TOKENIZE)
     core.blame(engine.iid, Phase.TOKENIZE, FailureClass.TIMEOUT)

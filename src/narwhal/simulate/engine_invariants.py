@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from narwhal.emulator import Verdict
+from narwhal.fleet import TAKES_WORK
 from narwhal.model import Phase, Terminal
 from narwhal.simulate.invariants import invariant
 
@@ -53,6 +54,36 @@ def _legs_end_with_it(evidence: Evidence) -> Iterator[Finding]:
         late = (inf if record.ended is None else record.ended) - end - bound - leg.unread_s
         if late > CLOSED_WITHIN_S + slack:
             yield f"{record.request_id} was open {late:.3f} s too long", _about(leg), end + bound
+
+
+@invariant(
+    "who is out of service gets no legs",
+    "No leg of a request goes to an engine that is out of service, but for those that were on "
+    "their way there already.",
+)
+def _out_of_service_is_out(evidence: Evidence) -> Iterator[Finding]:
+    config = evidence.plan.config
+    # A leg that has its engine may wait for a connection, and for the connection to be opened.
+    on_the_way = config.engine.pool_timeout_s + config.engine.connect_timeout_s
+    for iid, out, back in _outages(evidence):
+        for leg in evidence.recorded_legs:
+            late = leg.arrived - out - on_the_way - evidence.plan.slack
+            if leg.record.engine == iid and late > 0 and leg.arrived < back:
+                text = f"{leg.record.request_id} went to {iid}, out of service for {late:.3f} s"
+                yield text, _about(leg), leg.arrived
+
+
+def _outages(evidence: Evidence) -> Iterator[tuple[str, float, float]]:
+    """Engines, and from when until when they were out of service."""
+    since: dict[str, float] = {}
+    for change in evidence.changes:
+        if change.target in TAKES_WORK:
+            if change.iid in since:
+                yield change.iid, since.pop(change.iid), change.at
+        else:
+            since.setdefault(change.iid, change.at)
+    for iid, out in since.items():
+        yield iid, out, inf
 
 
 @invariant(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from narwhal.emulator import Record
+    from narwhal.fleet import Transition
     from narwhal.simulate.asks import Ask
     from narwhal.simulate.callers import Caller
     from narwhal.simulate.plan import Plan
@@ -117,6 +118,8 @@ class Evidence:
     callers: Sequence[Caller]
     records: Sequence[Record]
     """Every leg, in the order in which engines got them."""
+    changes: Sequence[Transition]
+    """Every change of an engine's state."""
     abandoned: Sequence[Abandoned]
     lost: Mapping[str, int]
     """Handoffs whose names the router never learned, by producer."""
@@ -154,11 +157,11 @@ class Evidence:
 
     @cached_property
     def legs(self) -> list[Leg]:
-        """Every leg that the router named: all but counts and checks."""
+        """Every leg of a request, by the router's name for it: all but counts and probes."""
         return [
             Leg(record, LegName.parse(record.request_id))
             for record in self.records
-            if record.request_id
+            if record.request_id.startswith("req-")
         ]
 
     @cached_property

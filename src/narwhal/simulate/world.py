@@ -26,6 +26,7 @@ from narwhal.testing import MemoryFleet
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from narwhal.fleet import Transition
     from narwhal.router import Router
     from narwhal.simulate.callers import Caller
     from narwhal.simulate.plan import Plan
@@ -57,6 +58,7 @@ class World:
             repeatable=False,
         )
         self.rows: list[RequestRow] = []
+        self.changes: list[Transition] = []
         self.asks: list[Ask] = []
         self.callers: list[Caller] = []
         self.records: list[Record] = []
@@ -103,6 +105,7 @@ class World:
         ) as self._router:
             self._kept = listen_in(self._router.core, self.trace)
             self._router.telemetry.listen(self._keep)
+            self._router.telemetry.watch(self.changes.append)
             self._server = Server(self._app)
             listener = self.network.listen(*ROUTER)
             await nursery.start(self._server.serve, [listener])
@@ -263,6 +266,7 @@ class World:
             asks=tuple(self.asks),
             callers=tuple(self.callers),
             records=tuple(self.records),
+            changes=tuple(self.changes),
             abandoned=tuple(releases.abandoned),
             lost=dict(releases.lost_count),
             credit_changes=tuple(credits_.changes),

@@ -4,14 +4,16 @@ Synchronous: no method waits, and neither trio nor httpx is imported. `Telemetry
 happened; counters, journal and state all derive from that, so they agree.
 """
 
-from narwhal.telemetry.catalogue import AttemptResult, Endpoint, Pool
+from narwhal.telemetry.catalogue import AttemptResult, Endpoint, Pool, Probe, ProbeResult
 from narwhal.telemetry.codes import ERROR_CODES
+from narwhal.telemetry.counters import COUNTED, REJECTION_CODES, Counters, values_of
 from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
-from narwhal.telemetry.live import EngineView, LiveState, PoolView, StateSource
+from narwhal.telemetry.live import DrainView, EngineView, LiveState, PoolView, StateSource
 from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
 from narwhal.telemetry.rows import (
     AttemptRow,
+    EngineRow,
     EngineSummary,
     RequestRow,
     StartRow,
@@ -19,13 +21,19 @@ from narwhal.telemetry.rows import (
     clean_text,
 )
 from narwhal.telemetry.sink import JournalFile
+from narwhal.telemetry.state import drain_document
 
 __all__ = [
     "CONTENT_TYPE",
+    "COUNTED",
     "ERROR_CODES",
+    "REJECTION_CODES",
     "AttemptResult",
     "AttemptRow",
+    "Counters",
+    "DrainView",
     "Endpoint",
+    "EngineRow",
     "EngineSummary",
     "EngineView",
     "Journal",
@@ -34,11 +42,15 @@ __all__ = [
     "Metrics",
     "Pool",
     "PoolView",
+    "Probe",
+    "ProbeResult",
     "RequestRow",
     "StartRow",
     "StateSource",
     "StopRow",
     "Telemetry",
     "clean_text",
+    "drain_document",
     "encode",
+    "values_of",
 ]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from narwhal.admission import Cause
+from narwhal.fleet import EngineState
 from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
 from narwhal.telemetry.codes import CODE_LABELS
 
@@ -57,6 +58,7 @@ class Endpoint(StrEnum):
     READY = "ready"
     METRICS = "metrics"
     STATE = "state"
+    LIFECYCLE = "lifecycle"
     OTHER = "other"
 
 
@@ -103,6 +105,24 @@ class PoolSlot(StrEnum):
     WAITING = "waiting"
 
 
+class Probe(StrEnum):
+    """What an engine is asked on purpose."""
+
+    HEALTH = "health"
+    """Whether it is well."""
+    VERIFICATION = "verification"
+    """To generate."""
+
+
+class ProbeResult(StrEnum):
+    """What came of it."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNSURE = "unsure"
+    """It says nothing of the engine."""
+
+
 @attrs.frozen
 class Label:
     """A label and the closed set of its values; an empty set is filled in by the fleet."""
@@ -118,6 +138,7 @@ ROUTE = Label("route", tuple(Route))
 LEG = Label("phase", LEGS)
 PHASE = Label("phase", tuple(Phase))
 LIMIT = Label("limit", tuple(Limit))
+STATE = Label("state", tuple(EngineState))
 CODE = Label("code", CODE_LABELS, meaning="the codes of the error reference, `ok` and `other`")
 
 
@@ -289,6 +310,50 @@ CATALOGUE: tuple[Metric, ...] = (
         (ENGINE, Label("class", tuple(FailureClass))),
     ),
     Metric(
+        "engine_state",
+        Kind.GAUGE,
+        "",
+        "1 for the state that an engine is in, 0 for the others.",
+        (ENGINE, STATE),
+        scraped=True,
+    ),
+    Metric(
+        "engine_transitions_total",
+        Kind.COUNTER,
+        "changes",
+        "Changes of an engine's state, by the state that it came into.",
+        (ENGINE, STATE),
+    ),
+    Metric(
+        "engine_failure_streak",
+        Kind.GAUGE,
+        "legs",
+        "Failures of an engine in a row, by what they say about it.",
+        (ENGINE, Label("class", tuple(FailureClass))),
+        scraped=True,
+    ),
+    Metric(
+        "engine_restarts_total",
+        Kind.COUNTER,
+        "processes",
+        "Times that another process was found at an engine's address.",
+        (ENGINE,),
+    ),
+    Metric(
+        "probes_total",
+        Kind.COUNTER,
+        "probes",
+        "What engines were asked on purpose, and what came of it.",
+        (Label("probe", tuple(Probe)), Label("result", tuple(ProbeResult))),
+    ),
+    Metric(
+        "monitor_degraded",
+        Kind.GAUGE,
+        "",
+        "1 while no new requests are taken because too many monitor passes in a row went wrong.",
+        scraped=True,
+    ),
+    Metric(
         "pool_connections",
         Kind.GAUGE,
         "connections",
@@ -420,6 +485,12 @@ CATALOGUE: tuple[Metric, ...] = (
         "errors",
         "Failures to open or write the journal file.",
         scraped=True,
+    ),
+    Metric(
+        "state_write_errors_total",
+        Kind.COUNTER,
+        "errors",
+        "Failures to write the state file.",
     ),
     Metric("build_info", Kind.GAUGE, "", "Always 1.", (VERSION,)),
 )

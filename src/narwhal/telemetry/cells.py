@@ -99,6 +99,27 @@ class Cells:
         """The cell of a histogram; none of them has labels."""
         return self._histograms[name]
 
+    def counters(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """The counters that are not zero, by name and label values."""
+        found = {
+            metric.name: {
+                key: cell.value for key, cell in self._cells[metric.name].items() if cell.value
+            }
+            for metric in self._metrics
+            if metric.kind is Kind.COUNTER
+        }
+        return {name: series for name, series in found.items() if series}
+
+    def count_on(self, counters: Mapping[str, Mapping[tuple[str, ...], float]]) -> None:
+        """Add to the counters; KeyError if there is no such series, and nothing is added then."""
+        cells = [
+            (self._cells[name][key], value)
+            for name, series in counters.items()
+            for key, value in series.items()
+        ]
+        for cell, value in cells:
+            cell.inc(value)
+
     def describe(self) -> list[Family]:
         """Nothing: names are checked by the catalogue's own tests."""
         return []

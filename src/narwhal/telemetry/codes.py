@@ -25,6 +25,7 @@ ERROR_CODES = (
     "projected_tpot",
     "answer_too_long",
     "no_engine",
+    "degraded",
     # Out of time
     "request_expired",
     "expired",

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from narwhal.model import Limit, Route, Terminal, TtftScope
 from narwhal.telemetry.catalogue import Endpoint, StatusClass
-from narwhal.telemetry.codes import code_label
+from narwhal.telemetry.codes import OTHER, code_label
+from narwhal.telemetry.counters import Counters
 from narwhal.telemetry.journal import Journal
 from narwhal.telemetry.live import LiveState
 from narwhal.telemetry.metrics import Metrics
-from narwhal.telemetry.rows import StopRow
+from narwhal.telemetry.rows import EngineRow, StopRow
 from narwhal.telemetry.scrape import live_readings
 from narwhal.telemetry.state import encode_state, state_document
 from narwhal.telemetry.totals import Totals, admission_totals
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from narwhal.admission import Cause
+    from narwhal.fleet import Transition
     from narwhal.model import FailureClass, Phase
+    from narwhal.telemetry.catalogue import Probe, ProbeResult
     from narwhal.telemetry.live import StateSource
     from narwhal.telemetry.rows import RequestRow
     from narwhal.telemetry.scrape import Readings
@@ -74,6 +77,7 @@ class Telemetry:
         self._file: JournalFile | None = None
         self._recent: deque[RequestRow] = deque(maxlen=RECENT_OUTCOMES)
         self._listeners: list[Callable[[RequestRow], None]] = []
+        self._watchers: list[Callable[[Transition], None]] = []
         self._received = 0
         self._terminals = dict.fromkeys(Terminal, 0)
         self._rejections: dict[str, int] = {}
@@ -82,6 +86,8 @@ class Telemetry:
         self._retries = 0
         self._kv_released = 0
         self._kv_orphaned = 0
+        self._before = dict(self._terminals)
+        """Terminals of earlier runs, which the journal of this one does not have."""
 
     def attach(self, source: StateSource, *, journal_file: JournalFile | None = None) -> None:
         """Say who describes the router from now on; until then it is shown empty and not ready."""
@@ -95,13 +101,20 @@ class Telemetry:
         """
         self._listeners.append(listener)
 
+    def watch(self, watcher: Callable[[Transition], None]) -> None:
+        """Have `watcher` called with every change of an engine's state from now on, likewise."""
+        self._watchers.append(watcher)
+
     @property
     def in_flight(self) -> int:
         """Requests started and not ended: zero in a router at rest."""
         return self._received - sum(self._terminals.values())
 
     def totals(self) -> Totals:
-        """Return the counts since the start, as a value that later events do not change."""
+        """Return the counts since the start, as a value that later events do not change.
+
+        If counts were resumed, the start is that of the first run.
+        """
         return Totals(
             received=self._received,
             terminals=dict(self._terminals),
@@ -113,6 +126,36 @@ class Telemetry:
             journal_dropped=self.journal.dropped,
             admission=admission_totals(self.metrics, self._rejections, self._ttft_scope),
         )
+
+    def counters(self) -> Counters:
+        """Return what a later run is to count on from; `resume` takes it."""
+        return Counters(series=self.metrics.counters(), rejections=dict(self._rejections))
+
+    def resume(self, counters: Counters) -> None:
+        """Count on from what an earlier run had counted. Called once, before anything happens.
+
+        Requests that were in flight then have failed with the router: nobody can say how they
+        would have ended, and each received request is to have one terminal.
+        """
+        metrics = self.metrics
+        metrics.count_on(counters.series)
+        for route in Route:
+            ended = sum(metrics.requests[route, terminal].value for terminal in Terminal)
+            if cut := metrics.requests_received[route].value - ended:
+                metrics.requests[route, Terminal.FAILED].inc(cut)
+                metrics.requests_ended[OTHER].inc(cut)
+                metrics.http_responses[_ENDPOINT[route], StatusClass.NONE].inc(cut)
+        self._received = int(sum(cell.value for cell in metrics.requests_received.values()))
+        for terminal in Terminal:
+            cells = [metrics.requests[route, terminal] for route in Route]
+            self._terminals[terminal] = int(sum(cell.value for cell in cells))
+        self._before = dict(self._terminals)
+        self._limits = {limit: int(cell.value) for limit, cell in metrics.limits_fired.items()}
+        self._attempts = int(sum(cell.value for cell in metrics.attempts.values()))
+        self._retries = int(metrics.retries.value)
+        self._kv_released = int(metrics.kv_released.value)
+        self._kv_orphaned = int(metrics.kv_orphaned.value)
+        self._rejections = dict(counters.rejections)
 
     # Requests
 
@@ -219,6 +262,35 @@ class Telemetry:
         """A leg on `engine` failed; also where another attempt will make up for it."""
         self.metrics.engine_failures[engine, failure].inc()
 
+    def engine_changed(self, change: Transition, *, ts: float) -> None:
+        """An engine's state changed; `ts` is the time of day."""
+        self.metrics.engine_transitions[change.iid, change.target].inc()
+        for watcher in self._watchers:
+            watcher(change)
+        if self._journaled:
+            self.journal.append_nowait(
+                EngineRow(
+                    ts=ts,
+                    engine=change.iid,
+                    source=change.source,
+                    target=change.target,
+                    cause=change.event,
+                    reason=change.reason,
+                )
+            )
+
+    def engine_restarted(self, engine: str) -> None:
+        """Another process was found at the engine's address."""
+        self.metrics.engine_restarts[engine].inc()
+
+    def probed(self, probe: Probe, result: ProbeResult) -> None:
+        """An engine was asked something on purpose."""
+        self.metrics.probes[probe, result].inc()
+
+    def state_write_failed(self) -> None:
+        """The state file could not be written."""
+        self.metrics.state_write_errors.inc()
+
     def prefill_rejected(self) -> None:
         """An engine answered 4xx to a prefill leg, whose body the router had rewritten."""
         self.metrics.prefill_rewrite_rejected.inc()
@@ -246,11 +318,11 @@ class Telemetry:
     # Documents
 
     def stop_row(self, *, ts: float, now: float) -> StopRow:
-        """Return the row that closes the journal."""
+        """Return the row that closes the journal, about this run alone."""
         return StopRow(
             ts=ts,
             uptime_s=now - self._started,
-            terminals=dict(self._terminals),
+            terminals={each: n - self._before[each] for each, n in self._terminals.items()},
             dropped=self.journal.dropped,
         )
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from narwhal.telemetry.rows import SCHEMA, RequestRow, StartRow, StopRow
+from narwhal.telemetry.rows import SCHEMA, EngineRow, RequestRow, StartRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from narwhal.telemetry.rows import AttemptRow, Row
+    from narwhal.telemetry.rows import AttemptRow, Row, StopRow
 
 BUFFERED_ROWS = 8192
 """About four seconds of requests at the 2,000 a second that one core was measured to route: room
@@ -71,6 +71,8 @@ def _document(row: Row) -> dict[str, object]:
         return _request(row)
     if isinstance(row, StartRow):
         return _start(row)
+    if isinstance(row, EngineRow):
+        return _engine(row)
     return _stop(row)
 
 
@@ -134,6 +136,18 @@ def _start(row: StartRow) -> dict[str, object]:
         "model": row.model,
         "slo": {"ttft_s": row.ttft_s, "ttft_scope": row.ttft_scope, "tpot_s": row.tpot_s},
         "engines": [{"iid": e.iid, "role": e.role, "pin": e.pin} for e in row.engines],
+    }
+
+
+def _engine(row: EngineRow) -> dict[str, object]:
+    return {
+        "event": "engine",
+        "ts": _seconds(row.ts),
+        "engine": row.engine,
+        "from": row.source,
+        "to": row.target,
+        "cause": row.cause,
+        "reason": row.reason,
     }
 
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
+from narwhal.fleet import EngineState
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from narwhal.model import Phase, Role
+    from narwhal.model import FailureClass, Phase, Role
     from narwhal.telemetry.catalogue import Pool
 
 
@@ -27,14 +29,38 @@ class PoolView:
 
 
 @attrs.frozen(kw_only=True)
+class DrainView:
+    """A drain that an operator asked for. Times are seconds."""
+
+    since_s: float
+    deadline_s: float | None
+    """Left; below zero when it has passed. None: there is none."""
+    overdue: bool
+    process_start_s: float | None
+    """Unix time, of the process that was drained; None: not known."""
+
+
+@attrs.frozen(kw_only=True)
 class EngineView:
     """One engine as the router sees it now. Mappings have entries for prefill and decode."""
 
     iid: str
     role: Role
     pin: bool
+    state: EngineState = EngineState.SERVING
+    state_s: float | None = None
+    """Seconds in that state; None: always."""
+    reason: str = ""
+    """Why it is in that state; empty if it always was."""
+    streaks: Mapping[FailureClass, int] = attrs.field(factory=dict)
+    """Failures in a row."""
+    version: str | None = None
+    """Of its process, where that was asked; Unix time of the process' start beside it."""
+    process_start_s: float | None = None
+    drain: DrainView | None = None
+    """None: it is in nobody's hands but the router's."""
     suspicion: str
-    """Its standing with the failure evidence, in one word."""
+    """Which legs are rather given to others for the moment, in a few words."""
     seats: Mapping[Phase, int]
     seat_limit: Mapping[Phase, int] = attrs.field(factory=dict)
     """Empty, or 0 in a phase: no limit."""
@@ -63,6 +89,8 @@ class LiveState:
     retained: int = 0
     """Requests held in memory."""
     retry_credits: float = 0.0
+    degraded: str | None = None
+    """What goes wrong in the monitor, if that stops admission."""
     engines: tuple[EngineView, ...] = ()
     takers: Mapping[Phase, tuple[str, ...]] = attrs.field(factory=dict)
     """The engines that take legs of each phase, by `iid`; an engine may take both."""

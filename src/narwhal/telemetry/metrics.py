@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from narwhal.admission import Cause
+from narwhal.fleet import EngineState
 from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
 from narwhal.telemetry.catalogue import (
     ENGINE,
@@ -18,6 +19,8 @@ from narwhal.telemetry.catalogue import (
     VERSION,
     AttemptResult,
     Endpoint,
+    Probe,
+    ProbeResult,
     StatusClass,
     TokenKind,
 )
@@ -26,7 +29,7 @@ from narwhal.telemetry.codes import CODE_LABELS
 from narwhal.telemetry.scrape import ScrapeCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from narwhal.telemetry.scrape import Readings
 
@@ -68,6 +71,14 @@ class Metrics:
         """Return the text exposition of every metric; its type is `CONTENT_TYPE`."""
         return generate_latest(self.registry)
 
+    def counters(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """The counters that are not zero, by name and label values."""
+        return self._cells.counters()
+
+    def count_on(self, counters: Mapping[str, Mapping[tuple[str, ...], float]]) -> None:
+        """Add to the counters what another run had counted."""
+        self._cells.count_on(counters)
+
     # What follows is built once; the attributes are the hot-path interface.
 
     def _bind_requests(self) -> None:
@@ -86,10 +97,14 @@ class Metrics:
 
     def _bind_engines(self, engines: Sequence[str]) -> None:
         self.engine_failures = self._pairs("engine_failures_total", engines, FailureClass)
+        self.engine_transitions = self._pairs("engine_transitions_total", engines, EngineState)
+        self.engine_restarts = self._each("engine_restarts_total", engines)
+        self.probes = self._pairs("probes_total", Probe, ProbeResult)
         cell = self._cells.cell
         self.kv_released = cell("kv_released_total")
         self.kv_release_failures = cell("kv_release_failures_total")
         self.kv_orphaned = cell("kv_orphaned_total")
+        self.state_write_errors = cell("state_write_errors_total")
         self.handoff_missing = cell("handoff_missing_total")
         self.handoff_expired = cell("handoff_expired_total")
         self.handoff_incomplete = cell("handoff_incomplete_total")

@@ -18,6 +18,7 @@ from narwhal.model import Phase
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from narwhal.fleet import EngineState, Event
     from narwhal.model import FailureClass, Limit, Role, Route, Terminal, TtftScope
     from narwhal.placement import Why
     from narwhal.telemetry.catalogue import AttemptResult
@@ -152,6 +153,18 @@ class StartRow:
 
 
 @attrs.frozen(kw_only=True)
+class EngineRow:
+    """An engine's state changed."""
+
+    ts: float
+    engine: str
+    source: EngineState
+    target: EngineState
+    cause: Event
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
 class StopRow:
     """The router stopped; the totals let a reader check that no row is missing."""
 
@@ -162,4 +175,4 @@ class StopRow:
     """Rows lost since the start."""
 
 
-Row = RequestRow | StartRow | StopRow
+Row = RequestRow | StartRow | EngineRow | StopRow

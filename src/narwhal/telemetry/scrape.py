@@ -33,6 +33,11 @@ def live_readings(live: LiveState) -> Readings:
         "seats": {},
         "residents": {},
         "pace_ratio": {},
+        "engine_state": {(e.iid, e.state): 1.0 for e in live.engines},
+        "engine_failure_streak": {
+            (e.iid, failure): count for e in live.engines for failure, count in e.streaks.items()
+        },
+        "monitor_degraded": {(): float(live.degraded is not None)},
         "pool_connections": {},
     }
     for engine in live.engines:

@@ -12,7 +12,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from narwhal.telemetry.live import EngineView, LiveState
+    from narwhal.telemetry.live import DrainView, EngineView, LiveState
     from narwhal.telemetry.rows import RequestRow
     from narwhal.telemetry.totals import AdmissionTotals, Totals
 
@@ -85,6 +85,13 @@ def _engine(engine: EngineView) -> dict[str, object]:
         "iid": engine.iid,
         "role": engine.role,
         "pin": engine.pin,
+        "state": engine.state,
+        "state_s": None if engine.state_s is None else round(engine.state_s, 3),
+        "reason": engine.reason,
+        "streaks": dict(engine.streaks),
+        "version": engine.version,
+        "process_start_s": engine.process_start_s,
+        "drain": None if engine.drain is None else drain_document(engine.drain),
         "suspicion": engine.suspicion,
         "seats": dict(engine.seats),
         "seat_limit": dict(engine.seat_limit),
@@ -97,6 +104,17 @@ def _engine(engine: EngineView) -> dict[str, object]:
             pool: {"idle": view.idle, "busy": view.busy, "waiting": view.waiting}
             for pool, view in engine.pools.items()
         },
+    }
+
+
+def drain_document(drain: DrainView) -> dict[str, object]:
+    """A drain as the documents show it."""
+    left = drain.deadline_s
+    return {
+        "since_s": round(drain.since_s, 3),
+        "deadline_s": None if left is None else round(left, 3),
+        "overdue": drain.overdue,
+        "process_start_s": drain.process_start_s,
     }
 
 

@@ -1,0 +1,54 @@
+"""A router's state as a document: made of what there is now, and taken up by the next router."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from narwhal.monitor import EngineRecord, SavedState, standing
+
+if TYPE_CHECKING:
+    from narwhal.config import EngineSpec
+    from narwhal.router.core import Core
+
+
+def saved_state(core: Core) -> SavedState:
+    """What is to outlive this router. Synchronous, so that all of it is of one moment."""
+    return SavedState(
+        written_at=max(0.0, core.wall_clock()),
+        model=core.config.model,
+        engines=tuple(_record(core, spec) for spec in core.config.engines),
+        counters=core.telemetry.counters(),
+    )
+
+
+def take_up(core: Core, saved: SavedState) -> None:
+    """Begin where `saved` ends. It has been checked, so that nothing here fails half-way.
+
+    Roles are not looked at: they are in the configuration that `core` was made with.
+    """
+    states = {each.iid: standing(each, core.config) for each in saved.engines}
+    known = {each.iid: each.incarnation for each in saved.engines}
+    processes = {iid: process for iid, process in known.items() if process is not None}
+    core.roster.restore(states, processes)
+    core.telemetry.resume(saved.counters)
+
+
+def _record(core: Core, spec: EngineSpec) -> EngineRecord:
+    health, iid = core.health, spec.iid
+    process = health.incarnations.get(iid)
+    began = None if process is None else process.process_start_s
+    return EngineRecord(
+        iid=iid,
+        url=spec.url,
+        role=core.roster.roles[iid],
+        state=health.standings.state(iid),
+        reason=_clean(health.standings.reason(iid)),
+        version=None if process is None else _clean(process.version),
+        process_start_s=None if began is None or not isfinite(began) else began,
+    )
+
+
+def _clean(text: str) -> str:
+    """Engines may say anything; the document is to be one that can be read."""
+    return text.encode("utf-8", "replace").decode()
