@@ -46,6 +46,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         calls.append(args)
 
     monkeypatch.setattr(serve_command, "_serve", serve)
+    # Of a process of its own; this one has other tests to run.
+    monkeypatch.setattr(serve_command, "_calm_the_collector", lambda: None)
     return calls
 
 
