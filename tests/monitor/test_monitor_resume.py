@@ -19,7 +19,7 @@ from narwhal.model import ConfigError, Phase, RequestFailed, Role, Route, Termin
 from narwhal.monitor import EngineRecord, SavedState, check_fits, standing, with_roles
 from narwhal.router import Router
 from narwhal.telemetry import Counters
-from narwhal.telemetry.catalogue import Endpoint, StatusClass
+from narwhal.telemetry.kinds import Endpoint, StatusClass
 from narwhal.testing import MemoryFleet, fleet_config, open_fleet, run_seeded
 
 ASK = {"model": "emulated", "prompt": "Say it", "max_tokens": 8}

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from narwhal import model
 from narwhal.model import NarwhalError
-from narwhal.telemetry.catalogue import CATALOGUE, Kind, Metric, Scale, buckets
+from narwhal.telemetry.catalogue import CATALOGUE, Metric, buckets
 from narwhal.telemetry.codes import CODE_LABELS, ERROR_CODES, code_label
+from narwhal.telemetry.kinds import Kind, Scale
 from narwhal.telemetry.reference import catalogue_markdown
 
 

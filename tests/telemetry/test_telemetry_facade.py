@@ -21,8 +21,8 @@ from telemetry_samples import (
 from narwhal.admission import Cause
 from narwhal.model import FailureClass, Limit, Phase, Route, Terminal, TtftScope
 from narwhal.telemetry import JournalFile, RequestRow, encode
-from narwhal.telemetry.catalogue import Endpoint
 from narwhal.telemetry.codes import ERROR_CODES
+from narwhal.telemetry.kinds import Endpoint
 
 
 @settings(max_examples=25)

@@ -20,8 +20,9 @@ from telemetry_samples import (
 
 from narwhal.model import Phase, Route
 from narwhal.telemetry import CONTENT_TYPE, RequestRow
-from narwhal.telemetry.catalogue import CATALOGUE, Endpoint
+from narwhal.telemetry.catalogue import CATALOGUE
 from narwhal.telemetry.cells import HistogramCell
+from narwhal.telemetry.kinds import Endpoint
 from narwhal.telemetry.scrape import live_readings
 
 

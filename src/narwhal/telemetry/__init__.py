@@ -4,11 +4,11 @@ Synchronous: no method waits, and neither trio nor httpx is imported. `Telemetry
 happened; counters, journal and state all derive from that, so they agree.
 """
 
-from narwhal.telemetry.catalogue import AttemptResult, Endpoint, Pool, Probe, ProbeResult
 from narwhal.telemetry.codes import ERROR_CODES
 from narwhal.telemetry.counters import COUNTED, REJECTION_CODES, Counters, values_of
 from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
+from narwhal.telemetry.kinds import AttemptResult, Endpoint, Pool, Probe, ProbeResult
 from narwhal.telemetry.live import DrainView, EngineView, LiveState, PoolView, StateSource
 from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
 from narwhal.telemetry.rows import (

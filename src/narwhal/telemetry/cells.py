@@ -19,7 +19,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.utils import floatToGoString
 
-from narwhal.telemetry.catalogue import CATALOGUE, Kind, Scale, buckets
+from narwhal.telemetry.catalogue import CATALOGUE, buckets
+from narwhal.telemetry.kinds import Kind, Scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from narwhal.telemetry.catalogue import CATALOGUE, ENGINE, Kind
+from narwhal.telemetry.catalogue import CATALOGUE, ENGINE
 from narwhal.telemetry.codes import CODE_LABELS
+from narwhal.telemetry.kinds import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,10 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from narwhal.model import Limit, Route, Terminal, TtftScope
-from narwhal.telemetry.catalogue import Endpoint, StatusClass
 from narwhal.telemetry.codes import OTHER, code_label
 from narwhal.telemetry.counters import Counters
 from narwhal.telemetry.journal import Journal
+from narwhal.telemetry.kinds import Endpoint, StatusClass
 from narwhal.telemetry.live import LiveState
 from narwhal.telemetry.metrics import Metrics
 from narwhal.telemetry.rows import EngineRow, StopRow
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from narwhal.admission import Cause
     from narwhal.fleet import Transition
     from narwhal.model import FailureClass, Phase
-    from narwhal.telemetry.catalogue import Probe, ProbeResult
+    from narwhal.telemetry.kinds import Probe, ProbeResult
     from narwhal.telemetry.live import StateSource
     from narwhal.telemetry.rows import RequestRow
     from narwhal.telemetry.scrape import Readings

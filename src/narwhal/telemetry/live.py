@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narwhal.model import FailureClass, Phase, Role
-    from narwhal.telemetry.catalogue import Pool
+    from narwhal.telemetry.kinds import Pool
 
 
 @attrs.frozen

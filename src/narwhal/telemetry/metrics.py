@@ -13,10 +13,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from narwhal.admission import Cause
 from narwhal.fleet import EngineState
 from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
-from narwhal.telemetry.catalogue import (
-    ENGINE,
-    LEGS,
-    VERSION,
+from narwhal.telemetry.catalogue import ENGINE, LEGS, VERSION
+from narwhal.telemetry.cells import Cell, Cells
+from narwhal.telemetry.codes import CODE_LABELS
+from narwhal.telemetry.kinds import (
     AttemptResult,
     Endpoint,
     Probe,
@@ -24,8 +24,6 @@ from narwhal.telemetry.catalogue import (
     StatusClass,
     TokenKind,
 )
-from narwhal.telemetry.cells import Cell, Cells
-from narwhal.telemetry.codes import CODE_LABELS
 from narwhal.telemetry.scrape import ScrapeCollector
 
 if TYPE_CHECKING:

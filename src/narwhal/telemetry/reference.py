@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from narwhal.telemetry.catalogue import CATALOGUE, Kind, Scale, buckets
+from narwhal.telemetry.catalogue import CATALOGUE, buckets
+from narwhal.telemetry.kinds import Kind, Scale
 
 if TYPE_CHECKING:
     from narwhal.telemetry.catalogue import Label, Metric

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from narwhal.fleet import EngineState, Event
     from narwhal.model import FailureClass, Limit, Role, Route, Terminal, TtftScope
     from narwhal.placement import Why
-    from narwhal.telemetry.catalogue import AttemptResult
+    from narwhal.telemetry.kinds import AttemptResult
 
 SCHEMA = 1
 """Version of the row format, in every `start` row. A field that changes meaning raises it."""

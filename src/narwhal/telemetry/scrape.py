@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from narwhal.telemetry.catalogue import CATALOGUE, LEGS, Kind, PoolSlot
+from narwhal.telemetry.catalogue import CATALOGUE, LEGS
+from narwhal.telemetry.kinds import Kind, PoolSlot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

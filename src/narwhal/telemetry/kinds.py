@@ -1,0 +1,95 @@
+"""The closed vocabularies of metrics and journal, beside those of `narwhal.model`."""
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What may happen to a metric's value."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Scale(StrEnum):
+    """What a histogram's buckets are multiples of; see `buckets`."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    REQUEST = "request"
+    RATIO = "ratio"
+
+
+class Endpoint(StrEnum):
+    """What was asked for; every path that is not served is `OTHER`."""
+
+    COMPLETIONS = "completions"
+    CHAT = "chat"
+    MODELS = "models"
+    HEALTH = "health"
+    READY = "ready"
+    METRICS = "metrics"
+    STATE = "state"
+    LIFECYCLE = "lifecycle"
+    OTHER = "other"
+
+
+class StatusClass(StrEnum):
+    """The first digit of an answer's status; `NONE` where the client got no answer at all."""
+
+    SUCCESS = "2xx"
+    CLIENT = "4xx"
+    SERVER = "5xx"
+    NONE = "none"
+    OTHER = "other"
+
+
+class TokenKind(StrEnum):
+    """Which side of a completion a token is on."""
+
+    PROMPT = "prompt"
+    COMPLETION = "completion"
+
+
+class AttemptResult(StrEnum):
+    """How one attempt ended; an attempt is a whole prefill and decode."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """A leg of it failed, whether or not another attempt followed."""
+    ABANDONED = "abandoned"
+    """Ended from outside: the client left, the request's own deadline passed, shutdown."""
+
+
+class Pool(StrEnum):
+    """The connection pools each engine has."""
+
+    SERVING = "serving"
+    COUNTING = "counting"
+    CONTROL = "control"
+
+
+class PoolSlot(StrEnum):
+    """What a pool counts: open connections by use, and requests waiting for one."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    WAITING = "waiting"
+
+
+class Probe(StrEnum):
+    """What an engine is asked on purpose."""
+
+    HEALTH = "health"
+    """Whether it is well."""
+    VERIFICATION = "verification"
+    """To generate."""
+
+
+class ProbeResult(StrEnum):
+    """What came of it."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNSURE = "unsure"
+    """It says nothing of the engine."""
