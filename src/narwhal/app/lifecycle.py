@@ -155,7 +155,11 @@ class LifecycleRoutes:
             verdict = await self._router.lifecycle.readmit(iid, same_process=order.same_process)
         except NotNow as reason:
             return error(
-                409, f"{reason}.", code="not_now", param="engine", engine=self._status(iid)
+                reason.status,
+                f"{reason}.",
+                code=reason.code,
+                param="engine",
+                engine=self._status(iid),
             )
         return self._result(iid, verdict)
 

@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from narwhal.fleet import TRANSITIONS, EngineState, Event
+from narwhal.model import Fault, NarwhalError
 from narwhal.monitor.readmission import DRAINED_ANEW, Check, Readmission, Verdict
 
 if TYPE_CHECKING:
@@ -26,8 +27,12 @@ __all__ = ["Check", "DrainStatus", "Lifecycle", "NotNow", "Verdict"]
 _GIVEN_UP = "its readmission was given up: the client that asked for it left"
 
 
-class NotNow(Exception):
+class NotNow(NarwhalError):
     """The engine's state does not allow what was asked for; the text says what to do."""
+
+    fault = Fault.OPERATOR
+    status = 409
+    code = "not_now"
 
 
 @attrs.define
