@@ -103,7 +103,7 @@ def _strings(node: ast.expr) -> Iterator[str]:
 
 
 def test_every_code_that_a_client_can_be_told_is_known_to_metrics_and_reference() -> None:
-    packages = ("model", "wire", "router", "app", "engine", "net", "retry")
+    packages = ("model", "wire", "router", "app", "monitor", "engine", "net", "retry")
     files = [file for package in packages for file in (SOURCES / package).rglob("*.py")]
     found = {code for file in files for code in codes_in(file)}
     assert {"queue_full", "engine_busy", "engine_unreachable", "handoff_expired"} <= found
