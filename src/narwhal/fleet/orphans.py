@@ -29,10 +29,11 @@ class Orphans:
 
     def _live(self, iid: str, now: float) -> deque[tuple[float, int]]:
         """What is left on `iid` at `now`; the rest is forgotten."""
+        held = self._by_engine.setdefault(iid, deque())
         # Leases are equally long, but a retried prefill may answer late: look at each.
-        held = self._by_engine.get(iid, ())
-        live = self._by_engine[iid] = deque(entry for entry in held if entry[0] > now)
-        return live
+        if any(until <= now for until, _ in held):
+            held = self._by_engine[iid] = deque(entry for entry in held if entry[0] > now)
+        return held
 
     def forget(self, iid: str) -> None:
         """The engine restarted: its memory, orphans included, is gone."""

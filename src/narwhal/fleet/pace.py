@@ -42,11 +42,11 @@ class Pace:
         self._memory = memory
         self._predicted = self._taken = prior
         self._fresh = (0.0, 0.0)
+        self.ratio = 1.0
+        """Actual over predicted. Read several times for a request, and changed once at most."""
 
-    @property
-    def ratio(self) -> float:
-        """Actual over predicted."""
-        return max(LEAST, min(MOST, self._taken / self._predicted))
+    def _settle(self) -> None:
+        self.ratio = max(LEAST, min(MOST, self._taken / self._predicted))
 
     def observe(self, predicted: float, taken: float) -> None:
         """Work that was predicted to take the engine `predicted` took `taken`.
@@ -60,6 +60,7 @@ class Pace:
         # Bounded, or one leg that hung would be remembered for hours of work.
         self._taken = min(MOST * self._predicted, kept * self._taken + taken)
         self._predicted = min(self._predicted, self._taken / LEAST)
+        self._settle()
 
     def fade(self, seconds: float) -> None:
         """Nothing was observed for that long: what was is the less worth, and the profile more.
@@ -68,6 +69,7 @@ class Pace:
         to be fast.
         """
         self._taken += (self._predicted - self._taken) * -math.expm1(-seconds / FADES_S)
+        self._settle()
 
     def fresh(self) -> tuple[float, float]:
         """What was taken, and what was predicted, of all that was observed since the last call."""
