@@ -57,6 +57,20 @@ def test_any_kind_of_incident_is_survived(kind: IncidentKind) -> None:
     assert [event.fields["kind"] for event in told] == [kind] * 3
 
 
+@pytest.mark.parametrize("kind", IncidentKind)
+def test_so_is_any_kind_on_all_engines_at_once(kind: IncidentKind) -> None:
+    """Long enough for all of them to be out of service, where that is what it comes to."""
+    plan = calm_plan(3)
+    incidents = [
+        Incident(at=1.0, engine=spec.iid, kind=kind, seconds=25.0) for spec in plan.config.engines
+    ]
+    found = run_world(calm_plan(3, span=60.0, incidents=tuple(incidents)))
+    assert found.passed, [f"{each.invariant}: {each.text}" for each in found.violations]
+    assert found.evidence is not None
+    last = max(found.evidence.rows, key=lambda row: row.arrival)
+    assert last.terminal is Terminal.COMPLETED, last
+
+
 CROWDED = fleet_config(
     model="m",
     serving={
