@@ -244,6 +244,8 @@ class World:
             "reservations": core.ledger.total,
             "legs that wait for a place": sum(desk.waiting for desk in core.desks.values()),
             "counts under way": sum(core.counting.values()),
+            "handoffs": sum(core.handing_over.values()),
+            "decodes to come": core.decodes_to_come,
             "errands": core.errands.running,
             "requests in flight": self._router.telemetry.in_flight,
         }
