@@ -172,7 +172,7 @@ def test_identity() -> None:
 
     async def body(client: EngineClient, fleet: StubFleet) -> None:
         assert await client.version() == "0.32.0"
-        assert await client.process_start() == 1.7e9
+        assert (await client.process()).start_s == 1.7e9
         assert await client.models() == b'{"data":[]}'
 
     with_client(script, body)
@@ -182,7 +182,7 @@ def test_identity_that_is_not_told() -> None:
     async def body(client: EngineClient, fleet: StubFleet) -> None:
         with pytest.raises(EngineProtocolError):
             await client.version()
-        assert await client.process_start() is None
+        assert (await client.process()).start_s is None
 
     with_client(answering(200, b"hello"), body)
 

@@ -231,10 +231,6 @@ class EngineClient:
         except msgspec.MsgspecError as error:
             raise EngineProtocolError(f"{self.iid}: /version answered no version") from error
 
-    async def process_start(self) -> float | None:
-        """When the engine's process started (Unix seconds), from `/metrics`; None if not told."""
-        return (await self.process()).start_s
-
     async def process(self) -> Process:
         """What `/metrics` says of the engine's process and how that is set up."""
         return read_process(await self._get_ok("/metrics"))

@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
 _PROMPT_TOKENS = "vllm:prompt_tokens_total"
-_CACHE = "vllm:cache_config_info"
-_STARTED = "process_start_time_seconds"
 _PROCESS_START = re.compile(
     rb"^process_start_time_seconds(?:\{[^}]*\})? ([0-9.eE+]+)", re.MULTILINE
 )
 _CACHE_LINE = re.compile(rb"^vllm:cache_config_info\{(.*)\} [0-9.eE+]+", re.MULTILINE)
 _LABEL = re.compile(rb'(\w+)="([^"\\]*)"')
-_WANTED = frozenset({_RUNNING, _WAITING, _PROMPT_TOKENS, _CACHE, _STARTED})
+_WANTED = frozenset({_RUNNING, _WAITING, _PROMPT_TOKENS})
 
 
 @attrs.frozen(kw_only=True)
@@ -89,12 +87,13 @@ def read_gauges(page: bytes) -> Gauges:
     try:
         families = text_string_to_metric_families(page.decode())
         samples = [each for family in families for each in family.samples if each.name in _WANTED]
+        process = read_process(page)
         return Gauges(
             running=_count(samples, _RUNNING),
             waiting=_count(samples, _WAITING),
             prompt_tokens=_count(samples, _PROMPT_TOKENS),
-            kv_capacity_tokens=_capacity(each for each in samples if each.name == _CACHE),
-            process_start_s=next((each.value for each in samples if each.name == _STARTED), None),
+            kv_capacity_tokens=process.kv_capacity_tokens,
+            process_start_s=process.start_s,
         )
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise EngineProtocolError(f"/metrics is not in the Prometheus format: {error}") from None
@@ -103,14 +102,3 @@ def read_gauges(page: bytes) -> Gauges:
 def _count(samples: Iterable[Sample], name: str) -> int | None:
     values = [int(each.value) for each in samples if each.name == name]
     return sum(values) if values else None
-
-
-def _capacity(samples: Iterable[Sample]) -> int | None:
-    """Blocks times their size, if both are told as numbers."""
-    total = 0
-    for each in samples:
-        blocks, size = each.labels.get("num_gpu_blocks", ""), each.labels.get("block_size", "")
-        if not (blocks.isdecimal() and size.isdecimal()):
-            return None
-        total += int(blocks) * int(size)
-    return total or None

@@ -126,10 +126,6 @@ class Health:
         """A liveness probe was answered."""
         self._misses[iid] = 0
 
-    def misses(self, iid: str) -> int:
-        """Liveness probes missed in a row."""
-        return self._misses[iid]
-
     def seen(self, iid: str, incarnation: Incarnation, now: float) -> tuple[bool, list[Transition]]:
         """The engine says which process it is: whether that is another one, and what follows."""
         before = self.incarnations.get(iid)
