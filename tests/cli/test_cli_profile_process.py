@@ -77,12 +77,16 @@ def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("**/*profiles.json"))
 
 
-def test_two_at_once_notice_each_other(engines: list[str], tmp_path: Path) -> None:
+def test_of_two_at_once_one_notices_the_other(engines: list[str], tmp_path: Path) -> None:
+    """Which of the two is a matter of timing; the other may then go on alone."""
     fleet = write_fleet(tmp_path / "fleet.json", engines)
     with Command("profile", "--fleet", str(fleet), "--out", str(tmp_path / "a.json")) as first:
         assert first.process.stderr is not None
         first.process.stderr.readline()
-        code, _, err = run("profile", "--fleet", str(fleet), "--out", str(tmp_path / "b.json"))
+        store = str(tmp_path / "b.json")
+        code, _, err = run("profile", "--fleet", str(fleet), "--out", store, *SWEEP)
+        if code == 0:
+            code, _, err = first.end()
     assert code == 1
     assert "it is busy: " in err
     assert "drain it" in err
