@@ -1,0 +1,1 @@
+"""Recorded demand, served by the real router over emulated engines, in virtual time."""
