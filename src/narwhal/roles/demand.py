@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from narwhal.profiles import Profile
 
 BUCKETS = 120
-"""Of the window: a second each with the default of 120 s. An estimate is off by a bucket at most."""
+"""Of the window: a second each by default. An estimate is off by one at the most."""
 
 
 @attrs.frozen(kw_only=True)

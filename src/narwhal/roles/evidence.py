@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Risk(StrEnum):
     """What makes a router collect its evidence anew."""
 
-    FIRST_TOKEN = "first_token"  # noqa: S105 - not a password
+    FIRST_TOKEN = "first_token"
     """A decode engine was late with a first token: it may have too much to do already."""
     TOWARD_DECODE = "toward_decode"
     """An engine was just moved to decode, for a reason."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from narwhal.profiles import Profile
     from narwhal.roles.correction import Corrections
     from narwhal.roles.demand import Estimate
-    from narwhal.roles.snapshot import EngineNow, Snapshot, Split
+    from narwhal.roles.snapshot import Snapshot, Split
 
 
 @attrs.frozen(kw_only=True)
@@ -162,9 +162,7 @@ def _prefill_ratio(engines: int, demand: Demand, targets: Targets) -> float:
     return max(used, ttft / targets.ttft_s)
 
 
-def _batch(
-    engines: int, demand: Demand, profile: Profile, targets: Targets
-) -> tuple[float, float]:
+def _batch(engines: int, demand: Demand, profile: Profile, targets: Targets) -> tuple[float, float]:
     """Decodes and KV tokens on each of so many engines, once the demand has settled.
 
     By Little's law an engine has `rate * interval` decodes, where the interval depends on how
@@ -201,8 +199,3 @@ def _decode_ratio(
     if profile.kv_capacity_tokens is not None and kv_tokens > profile.kv_capacity_tokens:
         ratio = max(ratio, kv_tokens / profile.kv_capacity_tokens)
     return ratio
-
-
-def fullest(engines: tuple[EngineNow, ...]) -> EngineNow | None:
-    """The engine with the most decodes."""
-    return max(engines, key=lambda each: (each.decodes, each.kv_tokens), default=None)
