@@ -9,8 +9,10 @@ import pytest
 
 from narwhal.cli.serve_command import load_profiles
 from narwhal.config import Admission, FleetConfig, load_fleet
+from narwhal.emulator import TimeModel
 from narwhal.model import Role
 from narwhal.profiles import Profile, load_store, store_bytes
+from narwhal.simulate.overload import Demand, capacity_of
 from narwhal.simulate.replay.reference import (
     ENGINES,
     LLAMA_7B_MEASURED,
@@ -19,9 +21,11 @@ from narwhal.simulate.replay.reference import (
     Reference,
 )
 from narwhal.simulate.replay.roofline import FirstTokens, mean_reached
+from narwhal.simulate.replay.traces import read_trace
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "configs/profiles/README.md").read_text(encoding="utf-8")
+REAL = Path(__file__).parents[3] / "shared/data/traces"
 FLEETS = {"h100-8b.json": "replay-8b.json", "h100-70b.json": "replay-70b.json"}
 
 each_reference = pytest.mark.parametrize("reference", REFERENCES, ids=lambda each: each.file)
@@ -132,6 +136,35 @@ def test_the_page_has_the_figures(column: int) -> None:
         ("seconds of any handoff", "handoff_s"),
     ):
         assert numbers(reached[name]) == [meta[key]]
+
+
+def capacities(reference: Reference, name: str) -> list[float]:
+    """Of the fleet with 1 to 7 engines for prefill."""
+    profile, tpot_s = profile_of(reference), fleet_of(reference).slo.tpot_s
+    prefill, decode = profile.prefill, profile.decode
+    time = TimeModel(
+        prefill=(prefill.a, prefill.b, prefill.c), decode=(decode.t0, decode.tr, decode.tk)
+    )
+    demand = [
+        Demand(prompt=each.prompt, answer=each.output, cap=each.output)
+        for each in read_trace(REAL / f"azure_llm_2023_{name}.csv").arrivals
+    ]
+    return [
+        capacity_of(demand, time, prefill=count, decode=8 - count, tpot_s=tpot_s).rate
+        for count in range(1, 8)
+    ]
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the traces themselves are not part of this")
+@each_reference
+def test_what_the_fleets_can_do(reference: Reference) -> None:
+    part = PAGE.split("## What the fleets can do\n")[1].split("\n## ")[0]
+    for name, said in (("code", "code"), ("conv", "conversation")):
+        rates = capacities(reference, name)
+        best = max(rates)
+        split = rates.index(best) + 1
+        row = f"{rates[3]:.1f} | {best:.1f}, {split}P{8 - split}D"
+        assert f"| `{FLEETS[reference.file]}` | {said} | {row} |" in part
 
 
 def test_the_page_s_worked_step() -> None:
