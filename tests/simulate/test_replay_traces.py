@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from narwhal.model import ConfigError, Phase, Route, Terminal, TtftScope
+from narwhal.simulate.overload import Arm, Experiment
+from narwhal.simulate.overload.run import Load, run_load
 from narwhal.simulate.replay.arrivals import Arrival
 from narwhal.simulate.replay.journals import INVALID, LOST, TORN, UNSIZED
 from narwhal.simulate.replay.outputs import UNKNOWN, Outputs
 from narwhal.simulate.replay.traces import Format, Trace, TraceError, read_trace
 from narwhal.telemetry import RequestRow, StartRow, encode
 from narwhal.telemetry.rows import Row
+from narwhal.testing import MemoryFleet
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens"
 AZURE = (
@@ -231,3 +234,24 @@ def test_a_field_of_a_row_that_cannot_be_read(file: Path) -> None:
     text["arrival"] = "soon"
     with pytest.raises(TraceError, match=r'line 1: arrival must be a number, not "soon"; mend'):
         read(file, json.dumps(text))
+
+
+def test_the_journal_of_a_router_tells_what_its_clients_asked_for(file: Path) -> None:
+    """Overload, so that many are refused: they are demand like the others."""
+    experiment = Experiment(requests=60, prefill=1, decode=1, warm_up_s=0.0)
+    config = experiment.config(Arm.EXACT)
+    rate = 5 * experiment.capacity.rate
+    load = Load(seed=1, counted=experiment.demand, rate=rate, warm_up_s=0.0)
+    outcome = run_load(config, load, MemoryFleet(config).profiles)
+    counted = [outcome.rows[client.name] for client in outcome.clients]
+    rows = sorted(counted, key=lambda each: each.ts)
+    served = [each for each in rows if each.terminal is Terminal.COMPLETED]
+    assert 0 < len(served) < len(rows) == 60
+    trace = read(file, encode([START, *rows]))
+    assert trace.estimated == len(rows) - len(served)
+    asked = sorted((each.prompt, each.cap) for each in experiment.demand)
+    assert sorted((each.prompt, each.cap) for each in trace.arrivals) == asked
+    arrivals = sorted(each.arrival for each in rows)
+    assert [each.at for each in trace.arrivals] == pytest.approx(
+        [at - arrivals[0] for at in arrivals], abs=1e-5
+    )
