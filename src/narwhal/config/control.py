@@ -176,6 +176,15 @@ class Reactive:
             "will bring, or `larger`, whichever of the two is more."
         ),
     )
+    content_below: float = attrs.field(
+        default=0.0,
+        metadata=about(
+            "Worst projected ratio below which roles stay as they are, whatever another split "
+            "would make of it; `0` switches this off.",
+            unit="ratio",
+            bounds=NOT_NEGATIVE,
+        ),
+    )
     urgent: bool = attrs.field(
         default=False,
         metadata=about(

@@ -12,22 +12,17 @@ from typing import Any
 from narwhal.config.control import Preset
 
 RESPONSIVE: Mapping[str, Any] = {
-    "thresholds": {
-        "shrink": 0.9,
-        "cooldown_s": 0.0,
-        "sustained_intervals": 2,
-        "dwell_s": 2.0,
-    },
+    "thresholds": {"shrink": 0.9, "cooldown_s": 5.0, "dwell_s": 8.0},
     "reactive": {
         "window_s": 20.0,
-        "confirmations": 2,
-        "utilization": 1.0,
-        "movement_margin": 0.1,
-        "step_s": 1.0,
+        "utilization": 0.9,
+        "movement_margin": 0.12,
+        "step_s": 2.0,
         "source_guard": "relative",
         "resident_signal": "larger",
+        "content_below": 0.8,
         "urgent": True,
-        "evidence_span_s": 5.0,
+        "evidence_span_s": 10.0,
         "evidence_max_span_s": 15.0,
         "demand_rise_tolerance": 0.5,
     },

@@ -19,11 +19,11 @@ from narwhal.roles.evidence import Evidence, Risk, rising
 from narwhal.roles.loads import Targets, decode_load, demand_of, prefill_load, project
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from narwhal.config import FleetConfig
     from narwhal.profiles import Profile
-    from narwhal.roles.loads import Projection
+    from narwhal.roles.loads import Demand, Projection
     from narwhal.roles.snapshot import Snapshot, Split
 
 # Passes are a little early or late; a tenth of a millisecond is no reason to wait for another.
@@ -179,7 +179,13 @@ class RoleController:
         now, settings = decision.at, self._settings
         long = self.demand.over(settings.window_s, now)
         short = self.demand.over(settings.evidence_span_s, now)
-        demand = demand_of(snapshot, long, short, self.corrections)
+        # Decode gives an engine away only if the larger of the two estimates allows it (7.6).
+        larger = short if short.tokens > long.tokens else long
+        demands = {
+            Role.DECODE: demand_of(snapshot, long, long, self.corrections),
+            Role.PREFILL: demand_of(snapshot, long, larger, self.corrections),
+        }
+        demand = demands[Role.DECODE]
         here = project(snapshot.split, demand, profile, self.targets)
         decision = attrs.evolve(
             decision,
@@ -193,18 +199,28 @@ class RoleController:
         work = demand.prefill + here.requests * snapshot.split.decode / self._seats(demand.context)
         if work < settings.demand_floor:
             return self._cleared(decision, Gate.WEAK_DEMAND)
-        splits = [(to, snapshot.split.toward(to)) for to in directions]
-        options = [
-            (to, project(split, demand, profile, self.targets))
-            for to, split in splits
-            if split.prefill >= 0 and split.decode >= 0
-        ]
-        to, then = min(options, key=lambda option: option[1].worst)
-        decision = attrs.evolve(decision, then=then)
+        if here.worst < settings.content_below:
+            return self._cleared(decision, Gate.CONTENT)
+        to, here, then = self._best(snapshot.split, {to: demands[to] for to in directions}, profile)
+        decision = attrs.evolve(decision, now=here, then=then)
         if not self._pays(here, then):
             return self._cleared(decision, Gate.MARGIN)
         decision = attrs.evolve(decision, to=to, proposed=then.split)
         return self._propose(decision, snapshot, long, short)
+
+    def _best(
+        self, split: Split, demands: Mapping[Role, Demand], profile: Profile
+    ) -> tuple[Role, Projection, Projection]:
+        """The direction that improves the worst ratio most; the split's ratios now, and then."""
+        options = []
+        for to, demand in demands.items():
+            then = split.toward(to)
+            if then.prefill >= 0 and then.decode >= 0:
+                here, there = (
+                    project(each, demand, profile, self.targets) for each in (split, then)
+                )
+                options.append((to, here, there))
+        return min(options, key=_improvement)
 
     def _seats(self, context: float) -> float:
         """Decodes of that context at the TPOT target on one engine: its worth of decode."""
@@ -364,3 +380,11 @@ class RoleController:
     def restarted(self, iid: str) -> None:
         """Another process answers as `iid`."""
         self.corrections.forget(iid)
+
+
+def _improvement(option: tuple[Role, Projection, Projection]) -> float:
+    """What is left of the worst ratio: 1 if nothing changes, less is better."""
+    _, here, then = option
+    if here.worst == inf:
+        return 0.0 if then.worst < inf else 1.0
+    return then.worst / here.worst if here.worst > 0.0 else inf

@@ -55,6 +55,8 @@ class Gate(StrEnum):
     """Fewer than `reactive.min_arrivals` in the window."""
     WEAK_DEMAND = "weak_demand"
     """Less than `reactive.demand_floor` engines' worth of work."""
+    CONTENT = "content"
+    """The worst ratio is below `reactive.content_below`."""
     MARGIN = "margin"
     """No adjacent split is better by `reactive.movement_margin`."""
     FLOOR = "floor"

@@ -115,10 +115,9 @@ def load_above_floor(interval_s: float, floor_s: float, target_s: float) -> floa
 
 
 def demand_of(
-    snapshot: Snapshot, long: Estimate, short: Estimate, corrections: Corrections
+    snapshot: Snapshot, prefill: Estimate, decode: Estimate, corrections: Corrections
 ) -> Demand:
-    """The demand that splits are compared by; for decode the larger of the two estimates (7.6)."""
-    larger = short if short.tokens > long.tokens else long
+    """What splits are compared by, from one estimate of each phase and what is there already."""
     live = [engine for engine in snapshot.engines if engine.live]
     weights = [(corrections.of(engine.iid), engine.decodes) for engine in live]
     decodes = sum(weight for _, weight in weights)
@@ -127,11 +126,11 @@ def demand_of(
     else:
         correction = sum(factor for factor, _ in weights) / max(1, len(weights))
     return Demand(
-        prefill=long.prefill,
-        service_s=long.service_s,
+        prefill=prefill.prefill,
+        service_s=prefill.service_s,
         backlog_s=sum(engine.prefill_s for engine in live) + snapshot.waiting_s,
-        tokens=larger.tokens,
-        context=larger.context,
+        tokens=decode.tokens,
+        context=decode.context,
         decodes=sum(engine.decodes for engine in live) + snapshot.pending,
         kv_tokens=sum(engine.kv_tokens for engine in live) + snapshot.pending_tokens,
         correction=correction or 1.0,
