@@ -123,6 +123,13 @@ class EngineSettings:
     repeatable: bool = True
     """Whether a prompt always gets the same answer, as at temperature 0; without, every leg
     answers in words of its own, so that one can tell whose words they are."""
+    length_in_prompt: bool = False
+    """Whether the first of a prompt's token ids is the length of its answer, where the client
+    allows as much. For prompts that have no text to say it in."""
+    stream_every: int = attrs.field(default=1, validator=_POSITIVE)
+    """After its first token a stream is written every so many tokens, and at its end: less work
+    for simulations, in which nobody looks at single tokens. Times of first and last tokens are
+    the same with any value."""
     connector: bool = True
     """Whether the engine hands KV over; without, `kv_transfer_params` are ignored."""
     api_key: str | None = attrs.field(default=None, repr=False)
