@@ -54,6 +54,43 @@ def test_a_prefill_takes_what_the_model_says() -> None:
     assert core.next_event_at() == 100.0 + 0.5 * 16 + 2.0 * 4 + 7.0
 
 
+CHUNKED = TimeModel(prefill=(0.0, 0.5, 0.0), decode=(1.0, 0.0, 0.0), chunk_tokens=4)
+
+
+def test_a_chunked_prefill_waits_for_the_steps_that_it_shares() -> None:
+    core = EngineCore(settings(time=CHUNKED))
+    core.submit(sequence(Leg.DECODE, prompt=8, output=1000), 0.0)
+    core.submit(sequence(Leg.PREFILL, prompt=16, output=1), 0.0)
+    ends = [e.at for e in core.advance(100.0) if isinstance(e, PrefillFinished)]
+    # 16 tokens at half a second, and four chunks that wait a second each.
+    assert ends == [16 * 0.5 + 4 * 1.0]
+
+
+def test_a_step_beside_a_prefill_carries_a_chunk_of_it() -> None:
+    core = EngineCore(settings(time=CHUNKED))
+    core.submit(sequence(Leg.PREFILL, prompt=16, output=1), 0.0)
+    core.submit(sequence(Leg.DECODE, prompt=8, output=4), 0.0)
+    steps = [
+        e.at
+        for e in drain(core)
+        if isinstance(e, TokensProduced) and e.sequences[0].leg is Leg.DECODE
+    ]
+    # Alone when it began, the prefill ends after 8 s: steps of 1 s and 4 tokens, then without.
+    assert steps == [3.0, 6.0, 9.0, 10.0]
+
+
+def test_without_chunks_neither_phase_notices_the_other() -> None:
+    core = EngineCore(settings(time=LINEAR))
+    core.submit(sequence(Leg.DECODE, prompt=8, output=4), 0.0)
+    core.submit(sequence(Leg.PREFILL, prompt=16, output=1), 0.0)
+    assert times(drain(core), TokensProduced) == [1.0, 2.0, 3.0, 4.0, 16.0]
+
+
+def test_a_faster_model_has_the_same_chunks() -> None:
+    assert CHUNKED.faster(2.0).chunk_tokens == 4
+    assert CHUNKED.faster(2.0).chunk_seconds() == 1.0
+
+
 def test_a_step_takes_what_the_model_says_for_requests_and_resident_tokens() -> None:
     time = TimeModel(prefill=(0.0, 0.0, 0.0), decode=(1.0, 0.25, 0.0625))
     core = EngineCore(settings(time=time))
@@ -321,3 +358,44 @@ def test_whatever_happens_the_engine_comes_back_to_zero(
     drain(core)  # leases run out
     assert core.idle
     assert core.pool.used == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(Leg)), st.integers(1, 60), st.integers(1, 40), st.floats(0, 9)
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(2, 16),
+)
+def test_who_looks_only_when_it_matters_misses_nothing_that_matters(
+    asked: list[tuple[Leg, int, int, float]], every: int
+) -> None:
+    time = TimeModel(prefill=(0.0, 0.01, 0.1), decode=(0.05, 0.01, 0.001), chunk_tokens=8)
+
+    def seen(*, quiet: bool) -> list[tuple[float, float, str]]:
+        """What matters: when it happened, when it was noticed, what it was."""
+        core = EngineCore(settings(time=time, max_num_seqs=4))
+        came = sorted(asked, key=lambda each: each[3])
+        found: list[tuple[float, float, str]] = []
+        while True:
+            at = core.quiet_until(every) if quiet else core.next_event_at()
+            if came and (at is None or came[0][3] <= at):
+                leg, prompt, output, at = came.pop(0)
+                core.submit(sequence(leg, prompt, output, name=str(len(came))), at)
+            elif at is None:
+                return found
+            for effect in core.advance(at):
+                if isinstance(effect, SequenceFinished):
+                    found.append((effect.at, at, f"{effect.sequence.request_id} ends"))
+                elif isinstance(effect, TokensProduced) and effect.step % every == 0:
+                    names = [each.request_id for each in effect.sequences]
+                    found.append((effect.at, at, f"step {effect.step} of {names}"))
+
+    often, seldom = seen(quiet=False), seen(quiet=True)
+    assert [what for _, _, what in seldom] == [what for _, _, what in often]
+    for (happened, noticed, _), (expected, _, _) in zip(seldom, often, strict=True):
+        assert happened == expected
+        assert noticed == pytest.approx(happened)

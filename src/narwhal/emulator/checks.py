@@ -84,6 +84,8 @@ class _Check:
         body, style = self._body, self._style
         room = self._settings.max_model_len - len(prompt.ids)
         limit, natural = self._limit(), style.length
+        if self._settings.length_in_prompt and prompt.text is None:
+            natural = prompt.ids[0]
         if limit is None:
             limit = room
             if body.ignore_eos:
@@ -109,7 +111,8 @@ class _Check:
         given = body.prompt
         if isinstance(given, str):
             given = [given]
-        if given and all(isinstance(item, int) for item in given):
+        # By the set of their types: prompts have many thousands of ids.
+        if given and set(map(type, given)) == {int}:
             given = [given]  # type: ignore[list-item]  # all are ints: one prompt as token ids
         for item in given or ():
             if isinstance(item, str):
