@@ -6,10 +6,11 @@ answer-heavy requests shifts within minutes: it damps by margin and window inste
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from narwhal.config.control import Preset
+from narwhal.config.control import Preset, Reactive, Thresholds
 
 RESPONSIVE: Mapping[str, Any] = {
     "thresholds": {"shrink": 0.9, "cooldown_s": 5.0, "dwell_s": 8.0},
@@ -46,3 +47,18 @@ def with_preset(document: object) -> object:
         if isinstance(given, Mapping):
             merged["controller"][section] = {**values, **given}
     return merged
+
+
+def table() -> str:
+    """Both presets, as a table in Markdown: what is not in it is the same in both."""
+    plain = {"thresholds": Thresholds(), "reactive": Reactive()}
+    lines = ["| Setting | `reference` | `responsive` |", "|---|---|---|"]
+    for section, values in RESPONSIVE.items():
+        for name, value in values.items():
+            default = json.dumps(getattr(plain[section], name))
+            lines.append(f"| `controller.{section}.{name}` | `{default}` | `{json.dumps(value)}` |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table())  # noqa: T201 - it is what this is for
