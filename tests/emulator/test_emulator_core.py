@@ -54,6 +54,43 @@ def test_a_prefill_takes_what_the_model_says() -> None:
     assert core.next_event_at() == 100.0 + 0.5 * 16 + 2.0 * 4 + 7.0
 
 
+CHUNKED = TimeModel(prefill=(0.0, 0.5, 0.0), decode=(1.0, 0.0, 0.0), chunk_tokens=4)
+
+
+def test_a_chunked_prefill_waits_for_the_steps_that_it_shares() -> None:
+    core = EngineCore(settings(time=CHUNKED))
+    core.submit(sequence(Leg.DECODE, prompt=8, output=1000), 0.0)
+    core.submit(sequence(Leg.PREFILL, prompt=16, output=1), 0.0)
+    ends = [e.at for e in core.advance(100.0) if isinstance(e, PrefillFinished)]
+    # 16 tokens at half a second, and four chunks that wait a second each.
+    assert ends == [16 * 0.5 + 4 * 1.0]
+
+
+def test_a_step_beside_a_prefill_carries_a_chunk_of_it() -> None:
+    core = EngineCore(settings(time=CHUNKED))
+    core.submit(sequence(Leg.PREFILL, prompt=16, output=1), 0.0)
+    core.submit(sequence(Leg.DECODE, prompt=8, output=4), 0.0)
+    steps = [
+        e.at
+        for e in drain(core)
+        if isinstance(e, TokensProduced) and e.sequences[0].leg is Leg.DECODE
+    ]
+    # Alone when it began, the prefill ends after 8 s: steps of 1 s and 4 tokens, then without.
+    assert steps == [3.0, 6.0, 9.0, 10.0]
+
+
+def test_without_chunks_neither_phase_notices_the_other() -> None:
+    core = EngineCore(settings(time=LINEAR))
+    core.submit(sequence(Leg.DECODE, prompt=8, output=4), 0.0)
+    core.submit(sequence(Leg.PREFILL, prompt=16, output=1), 0.0)
+    assert times(drain(core), TokensProduced) == [1.0, 2.0, 3.0, 4.0, 16.0]
+
+
+def test_a_faster_model_has_the_same_chunks() -> None:
+    assert CHUNKED.faster(2.0).chunk_tokens == 4
+    assert CHUNKED.faster(2.0).chunk_seconds() == 1.0
+
+
 def test_a_step_takes_what_the_model_says_for_requests_and_resident_tokens() -> None:
     time = TimeModel(prefill=(0.0, 0.0, 0.0), decode=(1.0, 0.25, 0.0625))
     core = EngineCore(settings(time=time))

@@ -109,6 +109,13 @@ class _FaultText(click.ParamType[Fault]):
     help="Pulling the KV cache of n tokens takes BASE + TOKEN n seconds.  [default: 0,0]",
 )
 @click.option(
+    "--chunk-tokens",
+    type=click.IntRange(min=1),
+    metavar="TOKENS",
+    help="Prompt tokens that share one decode step, so that prefill and decode on one engine slow "
+    "each other; without, they run side by side.",
+)
+@click.option(
     "--noise",
     default=0.0,
     show_default=True,
@@ -176,6 +183,7 @@ def emulate(
     prefill: tuple[float, float, float],
     decode: tuple[float, float, float],
     handoff: tuple[float, float],
+    chunk_tokens: int | None,
     noise: float,
     speed: float,
     lease: float,
@@ -206,7 +214,9 @@ def emulate(
             EngineSettings(
                 iid=f"e{number}",
                 model=model,
-                time=TimeModel(prefill=prefill, decode=decode, handoff=handoff).faster(speed),
+                time=TimeModel(
+                    prefill=prefill, decode=decode, handoff=handoff, chunk_tokens=chunk_tokens
+                ).faster(speed),
                 noise=noise,
                 lease_s=lease,
                 kv_capacity_tokens=kv_capacity,

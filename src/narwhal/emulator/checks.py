@@ -84,6 +84,8 @@ class _Check:
         body, style = self._body, self._style
         room = self._settings.max_model_len - len(prompt.ids)
         limit, natural = self._limit(), style.length
+        if self._settings.length_in_prompt and prompt.text is None:
+            natural = prompt.ids[0]
         if limit is None:
             limit = room
             if body.ignore_eos:

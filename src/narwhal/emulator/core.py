@@ -358,8 +358,14 @@ class EngineCore:
                 self._start_prefill(sequence, at)
         if self._active and self._step_ends == math.inf:
             self._stepping = tuple(self._active.values())
-            step = self.time.step_seconds(len(self._active), self._resident)
+            step = self._step_seconds()
+            if self._prefilling is not None:
+                step += self.time.chunk_seconds()
             self._step_ends = at + self._noisy(step)
+
+    def _step_seconds(self) -> float:
+        """A step of the batch as it is, without a prompt's chunk."""
+        return self.time.step_seconds(len(self._active), self._resident)
 
     def _start_prefill(self, sequence: Sequence, at: float) -> None:
         tokens = sequence.prefill_tokens
@@ -367,7 +373,10 @@ class EngineCore:
             tokens = sequence.prompt_tokens
         sequence.state = State.PREFILLING
         self._prefilling = sequence
-        self._prefill_ends = at + self._noisy(self.time.prefill_seconds(tokens))
+        seconds = self.time.prefill_seconds(tokens)
+        if self._active:
+            seconds += self.time.waiting_seconds(tokens, self._step_seconds())
+        self._prefill_ends = at + self._noisy(seconds)
 
     def _noisy(self, seconds: float) -> float:
         if self._random is None:

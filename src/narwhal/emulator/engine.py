@@ -168,8 +168,11 @@ class EmulatedEngine:
         for effect in self.core.advance(trio.current_time()):
             if isinstance(effect, TokensProduced):
                 self.stats.tokens += len(effect.sequences)
+                every = self.settings.stream_every
                 for sequence in effect.sequences:
-                    self._wake(sequence)
+                    # Its end comes as an effect of its own.
+                    if every == 1 or sequence.produced % every == 1:
+                        self._wake(sequence)
             elif isinstance(effect, PrefillFinished):
                 self.stats.prompt_tokens += effect.sequence.prompt_tokens
             else:

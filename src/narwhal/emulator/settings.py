@@ -32,8 +32,8 @@ class TimeModel:
     """How long an engine takes.
 
     The formulas are those of the router's cost model, so that a profile fitted on an emulated
-    engine can be compared with the truth. Prefill and decode run side by side and do not slow
-    each other.
+    engine can be compared with the truth. Whether prefill and decode on one engine slow each
+    other is up to `chunk_tokens`.
     """
 
     prefill: tuple[float, float, float] = attrs.field(
@@ -47,6 +47,11 @@ class TimeModel:
     next token after t0 + tr r + tk k seconds."""
     handoff: tuple[float, float] = attrs.field(default=(0.0, 0.0), validator=_coefficients(2))
     """(base, token): a decoder that pulls n tokens joins its batch base + token n seconds later."""
+    chunk_tokens: int | None = attrs.field(
+        default=None, validator=validators.optional(validators.gt(0))
+    )
+    """Prompt tokens that share one decode step: chunked prefill, so both phases on one engine
+    slow each other. None: they run side by side, and neither notices the other."""
 
     def prefill_seconds(self, tokens: int) -> float:
         """Seconds to prefill `tokens` prompt tokens alone."""
@@ -58,6 +63,17 @@ class TimeModel:
         t0, tr, tk = self.decode
         return t0 + tr * active + tk * resident
 
+    def chunk_seconds(self) -> float:
+        """Seconds by which a decode step is longer while its engine prefills."""
+        return 0.0 if self.chunk_tokens is None else self.prefill[1] * self.chunk_tokens
+
+    def waiting_seconds(self, tokens: int, step: float) -> float:
+        """Seconds by which a prefill is longer beside a batch whose steps take `step` seconds.
+
+        Each chunk waits for the decode part of the step that it shares.
+        """
+        return 0.0 if self.chunk_tokens is None else tokens / self.chunk_tokens * step
+
     def handoff_seconds(self, tokens: int) -> float:
         """Seconds from the arrival of a decode leg until its `tokens` tokens have been pulled."""
         base, token = self.handoff
@@ -68,7 +84,8 @@ class TimeModel:
         a, b, c = self.prefill
         t0, tr, tk = self.decode
         base, token = self.handoff
-        return TimeModel(
+        return attrs.evolve(
+            self,
             prefill=(a / factor, b / factor, c / factor),
             decode=(t0 / factor, tr / factor, tk / factor),
             handoff=(base / factor, token / factor),
@@ -106,6 +123,13 @@ class EngineSettings:
     repeatable: bool = True
     """Whether a prompt always gets the same answer, as at temperature 0; without, every leg
     answers in words of its own, so that one can tell whose words they are."""
+    length_in_prompt: bool = False
+    """Whether the first of a prompt's token ids is the length of its answer, where the client
+    allows as much. For prompts that have no text to say it in."""
+    stream_every: int = attrs.field(default=1, validator=_POSITIVE)
+    """After its first token a stream is written every so many tokens, and at its end: less work
+    for simulations, in which nobody looks at single tokens. Times of first and last tokens are
+    the same with any value."""
     connector: bool = True
     """Whether the engine hands KV over; without, `kv_transfer_params` are ignored."""
     api_key: str | None = attrs.field(default=None, repr=False)

@@ -102,14 +102,11 @@ class Troublemaker:
             case IncidentKind.HANG:
                 await self._all_legs(incident, Fault([Hang()]))
             case IncidentKind.SLOW:
-                usual = engine.core.time
-                engine.core.time = usual.faster(1 / _SLOWER)
-                await trio.sleep(incident.seconds)
-                engine.core.time = usual
+                await slow_down(engine, incident.seconds)
             case IncidentKind.VANISH:
                 await self._network.vanish(incident.engine, incident.seconds)
             case _:
-                await _take_down(engine, incident)
+                await take_down(engine, incident)
 
     async def _all_legs(self, incident: Incident, fault: Fault) -> None:
         faults = self._faults[incident.engine]
@@ -118,7 +115,16 @@ class Troublemaker:
         faults.all_legs = None
 
 
-async def _take_down(engine: EmulatedEngine, incident: Incident) -> None:
+async def slow_down(engine: EmulatedEngine, seconds: float) -> None:
+    """Let all that the engine begins within `seconds` take much longer."""
+    usual = engine.core.time
+    engine.core.time = usual.faster(1 / _SLOWER)
+    await trio.sleep(seconds)
+    engine.core.time = usual
+
+
+async def take_down(engine: EmulatedEngine, incident: Incident) -> None:
+    """Bring about one of the incidents in which the engine's connections drop, and end it."""
     seconds = incident.seconds
     match incident.kind:
         case IncidentKind.REFUSE:

@@ -58,7 +58,8 @@ class MemoryFleet:
     """Emulated engines for every engine of a fleet file, at its addresses on a network in memory.
 
     They have the file's model, its lease and, if it names one, a key; `changes` are further
-    `EngineSettings` for all of them. `seed` makes the engines' identities and the router's ids.
+    `EngineSettings` for all of them, and `own` those of single engines, by name. `seed` makes the
+    engines' identities and the router's ids.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class MemoryFleet:
         *,
         network: MemoryNetwork | None = None,
         seed: int = 0,
+        own: Mapping[str, Mapping[str, Any]] | None = None,
         **changes: Any,
     ) -> None:
         specs = tuple(_without_tls(spec) for spec in config.engines)
@@ -86,7 +88,7 @@ class MemoryFleet:
                     model=config.model,
                     lease_s=config.engine.kv_lease_s,
                     api_key=None if key_name is None else ENGINE_KEY,
-                    **changes,
+                    **{**changes, **(own or {}).get(spec.iid, {})},
                 )
                 for spec in specs
             ],
@@ -121,19 +123,20 @@ class MemoryFleet:
         for engine in self.engines.engines if iid is None else [self[iid]]:
             engine.faults.set(parsed)
 
-    def open_router(self) -> open_router:
+    def open_router(self, profiles: Mapping[str, Profile] | None = None) -> open_router:
         """A router for these engines, with nothing in it that would not repeat.
 
-        With predictive admission it has exact profiles.
+        With predictive admission it has exact profiles, unless others are given.
         """
-        predictive = self.config.serving.admission == "predictive"
+        if profiles is None and self.config.serving.admission == "predictive":
+            profiles = self.profiles
         return open_router(
             self.config,
             environ=self.environ,
             connect=self.connect,
             rng=random.Random(f"router {self._seed}"),  # noqa: S311 - to repeat, not to hide
             wall_clock=trio.current_time,
-            profiles=self.profiles if predictive else None,
+            profiles=profiles,
         )
 
     async def serve(

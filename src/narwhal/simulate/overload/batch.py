@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
-from concurrent.futures import ProcessPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -17,6 +15,7 @@ from narwhal.simulate.overload.capacity import Capacity, capacity_of
 from narwhal.simulate.overload.demand import Demand, draw_demand
 from narwhal.simulate.overload.figures import Figures, figures_of
 from narwhal.simulate.overload.run import Load, run_load
+from narwhal.simulate.processes import in_order
 from narwhal.testing import MemoryFleet, fleet_config
 
 if TYPE_CHECKING:
@@ -119,13 +118,4 @@ def run_overload(experiment: Experiment, *, jobs: int = 1) -> Iterator[Figures]:
 
     Blocks between two runs. How many processes there are makes no difference to the figures.
     """
-    if jobs == 1:
-        yield from (run_point(experiment, point) for point in experiment.points)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=spawn) as pool:
-        runs = [pool.submit(run_point, experiment, point) for point in experiment.points]
-        try:
-            yield from (run.result() for run in runs)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    return in_order(partial(run_point, experiment), experiment.points, jobs=jobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
@@ -13,8 +13,26 @@ from narwhal.wire import openai
 if TYPE_CHECKING:
     from narwhal.model import Outcome
     from narwhal.router import Router
-    from narwhal.simulate.overload.demand import Demand
     from narwhal.wire.openai import CompletionRequest
+
+
+class Asked(Protocol):
+    """What a client asks for. All in tokens, counted as engines count them."""
+
+    @property
+    def prompt(self) -> int:
+        """How long its prompt is."""
+
+    @property
+    def answer(self) -> int:
+        """What it will be answered with; the end-of-text token counts."""
+
+    @property
+    def cap(self) -> int:
+        """Its `max_tokens`, at least `answer`."""
+
+    def body(self, model: str) -> bytes:
+        """The request as a client would write it, a streamed completion."""
 
 
 @attrs.define(eq=False)
@@ -25,7 +43,7 @@ class Client:
     """Its `x-request-id`."""
     at: float
     """When it comes; Trio's clock."""
-    demand: Demand
+    demand: Asked
     counted: bool = True
     """Whether it comes within the time that is measured."""
     committed: bool = False
