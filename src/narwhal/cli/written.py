@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-
-import click
+from typing import TYPE_CHECKING
 
 from narwhal.cli.running import fail
+
+if TYPE_CHECKING:
+    import click
 
 
 def check_writable(option: str, path: str | None) -> None:
@@ -16,7 +18,9 @@ def check_writable(option: str, path: str | None) -> None:
         return
     folder = Path(path).absolute().parent
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        raise _unwritable(option, path, "it is a folder" if Path(path).is_dir() else f"see {folder}")
+        raise _unwritable(
+            option, path, "it is a folder" if Path(path).is_dir() else f"see {folder}"
+        )
 
 
 def write_text(option: str, path: str | None, text: str) -> None:

@@ -114,9 +114,7 @@ def windows_of(result: Result, width_s: float) -> tuple[Window, ...]:
     slots: dict[int, list[Served]] = {}
     for each in result.requests:
         slots.setdefault(int(each.arrival.at // width_s), []).append(each)
-    return tuple(
-        _window(n * width_s, slots.get(n, [])) for n in range(max(slots, default=-1) + 1)
-    )
+    return tuple(_window(n * width_s, slots.get(n, [])) for n in range(max(slots, default=-1) + 1))
 
 
 def width_for(results: Iterable[Result]) -> float:

@@ -11,7 +11,7 @@ from narwhal.emulator import TimeModel
 from narwhal.simulate.incidents import Incident, IncidentKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from narwhal.config import FleetConfig
     from narwhal.profiles import Profile
@@ -24,6 +24,14 @@ _MOST_SEQUENCES = 1024
 _MODEL_LEN = 1 << 20
 
 
+def _copy(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
+    return dict(profiles)
+
+
+def _as_tuple(arrivals: Iterable[Arrival]) -> tuple[Arrival, ...]:
+    return tuple(arrivals)
+
+
 def _frozen_copy(profiles: Mapping[str, Profile] | None) -> dict[str, Profile] | None:
     return None if profiles is None else dict(profiles)
 
@@ -34,11 +42,11 @@ class Replay:
 
     config: FleetConfig
     """The fleet file's value; its targets are what requests are judged by."""
-    truth: Mapping[str, Profile] = attrs.field(converter=dict)
+    truth: Mapping[str, Profile] = attrs.field(converter=_copy)
     """How fast each engine is, by name."""
     believed: Mapping[str, Profile] | None = attrs.field(default=None, converter=_frozen_copy)
     """What the router is told of them; None: the truth."""
-    arrivals: tuple[Arrival, ...] = attrs.field(converter=tuple)
+    arrivals: tuple[Arrival, ...] = attrs.field(converter=_as_tuple)
     """In the order of time."""
     seed: int = 0
     arm: str = "as configured"

@@ -4,7 +4,7 @@
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -45,6 +45,10 @@ class Giant:
     output: int = attrs.field(default=16, metadata=about("Output tokens.", bounds=at_least(1)))
 
 
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(names)
+
+
 @attrs.frozen(kw_only=True, field_transformer=checked)
 class Shape:
     """What is made of the traces. Without anything, they are all replayed at once, as they are.
@@ -73,7 +77,7 @@ class Shape:
     )
     """0 leaves gaps as they are; see `gaps_of`."""
     phases: tuple[str, ...] = attrs.field(
-        default=(), converter=tuple, metadata=about("Traces in turn.")
+        default=(), converter=_names, metadata=about("Traces in turn.")
     )
     """Names of traces, one for each phase; empty replays all traces at once."""
     phase_s: float = attrs.field(
