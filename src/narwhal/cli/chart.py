@@ -73,8 +73,11 @@ class Panel:
     y_log: bool = False
     y_from_zero: bool = True
     """Whether a linear y axis begins at zero, so that heights can be compared."""
+    x_room: Sequence[float] = ()
+    """Values that the x axis reaches, whether or not a point lies there."""
     y_room: Sequence[float] = ()
-    """Values that the y axis reaches, whether or not a point lies there."""
+    x_to_ticks: bool = True
+    """Whether a linear x axis ends on ticks, or where its last value is."""
 
     def __attrs_post_init__(self) -> None:
         """Raises `ValueError` for a value that has no logarithm and needs one."""
@@ -169,9 +172,10 @@ def _legend(styles: dict[str, _Style], width: int) -> tuple[list[str], int]:
 
 def _panel(panel: Panel, styles: dict[str, _Style]) -> Iterator[str]:
     points = [point for series in panel.series for point in series.points]
-    x_axis = axis([x for x, _ in points], log=panel.x_log, from_zero=False)
-    heights = [*panel.y_room, *(y for _, y in points)]
-    y_axis = axis(heights, log=panel.y_log, from_zero=panel.y_from_zero)
+    xs = [*panel.x_room, *(x for x, _ in points)]
+    ys = [*panel.y_room, *(y for _, y in points)]
+    x_axis = axis(xs, log=panel.x_log, from_zero=False, to_ticks=panel.x_to_ticks)
+    y_axis = axis(ys, log=panel.y_log, from_zero=panel.y_from_zero)
     yield (
         f'<text x="{_LEFT + _PLOT_W / 2:g}" y="{_TOP - 12}" text-anchor="middle" font-size="13" '
         f'font-weight="bold">{xml_text(panel.title)}</text>'

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from narwhal.cli.chart import svg_chart, xml_text
-from narwhal.cli.replay_plots import overlay, panels_of
-from narwhal.cli.replay_report import LEFT, about_of, head_of, row_of, verdicts_of
+from narwhal.cli.replay_plots import fleet_panels, overlay, request_panels
+from narwhal.cli.replay_report import LEFT, about_of, head_of, is_split, row_of, verdicts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -90,7 +90,8 @@ def _overlay(report: Report) -> Iterator[str]:
         return
     firsts = [report.results[figures.arm][0] for figures in report.figures]
     yield f"<h2>All arms over time{_of_seed(report, firsts[0])}</h2>"
-    panels = overlay(firsts, report.kinds, report.width_s)
+    solid = [figures.arm for figures in report.figures if not is_split(figures.arm)]
+    panels = overlay(firsts, report.kinds, report.width_s, solid=solid)
     yield svg_chart(panels, title=f"Attained, by windows of {report.width_s:g} s")
 
 
@@ -99,9 +100,9 @@ def _arm(place: int, figures: Figures, report: Report) -> Iterator[str]:
     result = report.results[figures.arm][0]
     title = f"{figures.arm}{_of_seed(report, result)}"
     yield f'<section id="arm-{place}"><h2>{xml_text(title)}</h2>'
-    yield svg_chart(
-        panels_of(result, report.width_s), title=f"{title}, by windows of {report.width_s:g} s"
-    )
+    windows = f"by windows of {report.width_s:g} s"
+    for of, panels in (("requests", request_panels), ("fleet", fleet_panels)):
+        yield svg_chart(panels(result, report.width_s), title=f"{title}: {of}, {windows}")
     if figures.decisions:
         yield "<details><summary>Passes of the controller, by rule and gate</summary>"
         rows = [(name, str(count)) for name, count in figures.decisions.items()]

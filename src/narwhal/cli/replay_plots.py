@@ -7,162 +7,170 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from narwhal.cli.chart import Panel, Series
+from narwhal.cli.chart import COLOURS, Panel, Series
 from narwhal.simulate.replay.figures import windows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from narwhal.simulate.replay.figures import Share, Window
     from narwhal.simulate.replay.results import Result, Sample
 
+    ShareOf = Callable[[Window], Share | None]
+
 ALL = "all requests"
-# More points than this are a line without dots.
-_DOTS = 30
+_MOST_KINDS = 5
+"""With a panel of their own: six panels are two rows."""
 
 
 @attrs.frozen
-class Clock:
-    """The unit that time is drawn in."""
+class Span:
+    """The time that is drawn: its unit, its end, and how long a window is."""
 
     unit: str
-    seconds: float
+    unit_s: float
+    end_s: float
+    width_s: float
 
     def at(self, seconds: float) -> float:
         """Where a moment lies."""
-        return seconds / self.seconds
+        return seconds / self.unit_s
 
-    @property
-    def label(self) -> str:
-        """Of an axis."""
-        return f"{self.unit} since the replay began"
+    def panel(
+        self, title: str, y_label: str, series: Sequence[Series], *, reaching: float = 0.0
+    ) -> Panel:
+        """With the same time axis for all panels, and room up to `reaching`."""
+        return Panel(
+            title=title,
+            x_label=f"{self.unit} since the replay began",
+            y_label=y_label,
+            series=series,
+            x_room=(0.0, self.at(self.end_s)),
+            x_to_ticks=False,
+            y_room=(reaching,),
+        )
+
+    def lines(
+        self,
+        name: str,
+        values: Iterable[tuple[float, float | None]],
+        *,
+        dashed: bool = False,
+        dots: bool = False,
+    ) -> list[Series]:
+        """A value for each window, by its beginning, as one line or, around gaps, several."""
+        runs: list[list[tuple[float, float]]] = [[]]
+        for at, value in values:
+            if value is not None:
+                runs[-1].append((self.at(at + self.width_s / 2), value))
+            elif runs[-1]:
+                runs.append([])
+        return [
+            # A point that is alone would make no line.
+            Series(name=name, points=run, dots=dots or len(run) == 1, dashed=dashed)
+            for run in runs
+            if run
+        ]
 
 
-def clock_for(seconds: float) -> Clock:
-    """The largest unit of which there are some, for a replay that long."""
-    if seconds <= 600:  # noqa: PLR2004 - ten minutes
-        return Clock("seconds", 1.0)
-    few = 10_800  # three hours
-    return Clock("minutes", 60.0) if seconds <= few else Clock("hours", 3600.0)
+def span_of(results: Sequence[Result], width_s: float) -> Span:
+    """In the largest unit of which there are some, up to the end of the longest replay."""
+    end = max((result.virtual_s for result in results), default=0.0)
+    if end <= 600:  # noqa: PLR2004 - ten minutes
+        return Span("seconds", 1.0, end, width_s)
+    if end <= 10_800:  # noqa: PLR2004 - three hours
+        return Span("minutes", 60.0, end, width_s)
+    return Span("hours", 3600.0, end, width_s)
 
 
-def overlay(results: Sequence[Result], kinds: Sequence[str], width_s: float) -> list[Panel]:
-    """Attainment of every arm over time: of all requests, and of each of a few kinds."""
-    clock = clock_for(max((result.virtual_s for result in results), default=0.0))
+def overlay(
+    results: Sequence[Result], kinds: Sequence[str], width_s: float, *, solid: Iterable[str]
+) -> list[Panel]:
+    """Attainment of every arm over time: of all requests, and of each kind if they are few.
+
+    `solid` are the arms that are not dashed. The first arm lies on top of the others.
+    """
+    span, solid = span_of(results, width_s), frozenset(solid)
     windows = {result.arm: windows_of(result, width_s) for result in results}
 
-    def panel(title: str, share: Callable[[Window], Share | None]) -> Panel:
-        series = [
-            _line(arm, _percents(each, width_s, clock, share), dashed=place > 0)
+    def panel(title: str, share: ShareOf) -> Panel:
+        arms = [
+            span.lines(
+                arm, _percents(each, share), dashed=arm not in solid, dots=place >= len(COLOURS)
+            )
             for place, (arm, each) in enumerate(windows.items())
         ]
-        return _attainment(title, series, clock)
+        # Once for its colour, which goes by the order, and once to lie on top.
+        series = [line for lines in [*arms, *arms[:1]] for line in lines]
+        return span.panel(title, "% of the offered in time", series, reaching=100.0)
 
-    panels = [panel(f"Attained: {ALL}", lambda window: window.all)]
-    if 1 < len(kinds) <= 5:  # noqa: PLR2004 - six panels in two rows
+    panels = [panel(f"Attained: {ALL}", _of_all)]
+    if 1 < len(kinds) <= _MOST_KINDS:
         panels += [panel(f"Attained: {kind}", partial(_of_kind, kind)) for kind in kinds]
     return panels
 
 
-def panels_of(result: Result, width_s: float) -> list[Panel]:
-    """One replay: attainment, what was offered, refusals, queue, roles, loads over time.
-
-    Without loads, which only a controller measures, there are five.
-    """
-    clock = clock_for(result.virtual_s)
+def request_panels(result: Result, width_s: float) -> list[Panel]:
+    """What clients saw of one replay: attainment, arrivals and refusals over time."""
+    span = span_of([result], width_s)
     windows = windows_of(result, width_s)
-    panels = [
-        _attained(windows, width_s, clock),
-        _offered(windows, width_s, clock),
-        _refusals(windows, width_s, clock),
-        _queue(result.samples, width_s, clock),
-        _roles(result.samples, clock),
-        _loads(result.samples, width_s, clock),
-    ]
-    return [panel for panel in panels if panel is not None]
+    return [_attained(windows, span), _offered(windows, span), _refusals(windows, span)]
+
+
+def fleet_panels(result: Result, width_s: float) -> list[Panel]:
+    """What the fleet did meanwhile: queue, roles, and loads where a controller measured them."""
+    span = span_of([result], width_s)
+    panels = [_queue(result.samples, span), _roles(result.samples, span)]
+    loads = _loads(result.samples, span)
+    return panels if loads is None else [*panels, loads]
 
 
 # By windows of requests
 
 
-def _attained(windows: Sequence[Window], width_s: float, clock: Clock) -> Panel:
-    kinds = _names(window.kinds for window in windows)
-    series = [_line(ALL, _percents(windows, width_s, clock, lambda window: window.all))]
-    if len(kinds) > 1:
-        series += [
-            _line(kind, _percents(windows, width_s, clock, partial(_of_kind, kind)), dashed=True)
-            for kind in kinds
-        ]
-    return _attainment("Attainment", series, clock)
+def _attained(windows: Sequence[Window], span: Span) -> Panel:
+    series = span.lines(ALL, _percents(windows, _of_all))
+    for kind in _several(windows):
+        series += span.lines(kind, _percents(windows, partial(_of_kind, kind)), dashed=True)
+    return span.panel("Attainment", "% of the offered in time", series, reaching=100.0)
 
 
-def _attainment(title: str, series: Sequence[Series], clock: Clock) -> Panel:
-    return Panel(
-        title=title,
-        x_label=clock.label,
-        y_label="% of the offered in time",
-        series=series,
-        y_room=(100.0,),
-    )
+def _offered(windows: Sequence[Window], span: Span) -> Panel:
+    series = span.lines(ALL, [(each.at, each.all.offered / span.width_s) for each in windows])
+    for kind in _several(windows):
+        shares = [(each.at, _of_kind(kind, each)) for each in windows]
+        rates = [(at, share.offered / span.width_s if share else 0.0) for at, share in shares]
+        series += span.lines(kind, rates, dashed=True)
+    return span.panel("Arrivals", "requests/s", series)
 
 
-def _offered(windows: Sequence[Window], width_s: float, clock: Clock) -> Panel:
-    kinds = _names(window.kinds for window in windows)
-    rates = [(window.at, window.all.offered / width_s) for window in windows]
-    series = [_line(ALL, _middles(rates, width_s, clock))]
-    for kind in kinds if len(kinds) > 1 else ():
-        of_kind = [
-            (window.at, window.kinds[kind].offered / width_s if kind in window.kinds else 0.0)
-            for window in windows
-        ]
-        series.append(_line(kind, _middles(of_kind, width_s, clock), dashed=True))
-    return Panel(title="Arrivals", x_label=clock.label, y_label="requests/s", series=series)
-
-
-def _refusals(windows: Sequence[Window], width_s: float, clock: Clock) -> Panel:
+def _refusals(windows: Sequence[Window], span: Span) -> Panel:
+    series = []
     codes = _names(window.refused for window in windows)
-    series = [
-        _line(
-            code,
-            _middles(
-                [(window.at, window.refused.get(code, 0) / width_s) for window in windows],
-                width_s,
-                clock,
-            ),
-        )
-        for code in codes
-    ]
-    return Panel(
-        title="Refusals" if codes else "Refusals: none",
-        x_label=clock.label,
-        y_label="requests/s",
-        series=series or [_line("none", [(0.0, 0.0)])],
-    )
+    for code in codes:
+        rates = [(each.at, each.refused.get(code, 0) / span.width_s) for each in windows]
+        series += span.lines(code, rates)
+    return span.panel("Refusals" if codes else "Refusals: none", "requests/s", series)
 
 
-def _percents(
-    windows: Sequence[Window],
-    width_s: float,
-    clock: Clock,
-    share: Callable[[Window], Share | None],
-) -> list[tuple[float, float]]:
-    found = [(window.at, _fraction(share(window))) for window in windows]
-    known = [(at, 100 * fraction) for at, fraction in found if fraction is not None]
-    return _middles(known, width_s, clock)
+def _several(windows: Sequence[Window]) -> list[str]:
+    """The kinds, if there is more than one: one alone is all requests."""
+    kinds = _names(window.kinds for window in windows)
+    return kinds if len(kinds) > 1 else []
+
+
+def _percents(windows: Sequence[Window], share: ShareOf) -> list[tuple[float, float | None]]:
+    found = [(window.at, share(window)) for window in windows]
+    fractions = [(at, None if each is None else each.fraction) for at, each in found]
+    return [(at, None if each is None else 100 * each) for at, each in fractions]
+
+
+def _of_all(window: Window) -> Share:
+    return window.all
 
 
 def _of_kind(kind: str, window: Window) -> Share | None:
     return window.kinds.get(kind)
-
-
-def _fraction(share: Share | None) -> float | None:
-    return None if share is None else share.fraction
-
-
-def _middles(
-    values: Iterable[tuple[float, float]], width_s: float, clock: Clock
-) -> list[tuple[float, float]]:
-    return [(clock.at(at + width_s / 2), value) for at, value in values]
 
 
 def _names(counts: Iterable[Iterable[str]]) -> list[str]:
@@ -172,70 +180,57 @@ def _names(counts: Iterable[Iterable[str]]) -> list[str]:
 # By samples of the fleet
 
 
-def _roles(samples: Sequence[Sample], clock: Clock) -> Panel:
-    return Panel(
-        title="Roles",
-        x_label=clock.label,
-        y_label="engines in service",
-        series=[
-            _steps("prefill", [(each.at, each.prefill) for each in samples], clock),
-            _steps("decode", [(each.at, each.decode) for each in samples], clock),
-        ],
-    )
+def _queue(samples: Sequence[Sample], span: Span) -> Panel:
+    most = _by_window([(each.at, each.queue) for each in samples], span, max)
+    return span.panel("Queue", "most that waited", span.lines("waiting", most))
 
 
-def _queue(samples: Sequence[Sample], width_s: float, clock: Clock) -> Panel:
-    most = _by_window([(each.at, float(each.queue)) for each in samples], width_s, max)
-    return Panel(
-        title="Queue",
-        x_label=clock.label,
-        y_label="most requests that waited",
-        series=[_line("waiting", _middles(most, width_s, clock))],
-    )
+def _roles(samples: Sequence[Sample], span: Span) -> Panel:
+    series = [
+        _steps("prefill", [(each.at, each.prefill) for each in samples], span),
+        _steps("decode", [(each.at, each.decode) for each in samples], span),
+    ]
+    return span.panel("Roles", "engines in service", series)
 
 
-def _loads(samples: Sequence[Sample], width_s: float, clock: Clock) -> Panel | None:
-    series = []
-    for name, values in (
-        ("prefill", [(each.at, each.prefill_load) for each in samples]),
-        ("decode", [(each.at, each.decode_load) for each in samples]),
-    ):
-        known = [(at, value) for at, value in values if value is not None]
-        means = _by_window(known, width_s, lambda found: sum(found) / len(found))
-        series.append(_line(name, _middles(means, width_s, clock)))
-    points = [x for each in series for x, _ in each.points]
-    if not points:
+def _loads(samples: Sequence[Sample], span: Span) -> Panel | None:
+    series = [
+        *span.lines("prefill", _means([(each.at, each.prefill_load) for each in samples], span)),
+        *span.lines("decode", _means([(each.at, each.decode_load) for each in samples], span)),
+    ]
+    if not series:
         return None
-    target = Series(
-        name="target", points=[(min(points), 1.0), (max(points), 1.0)], dots=False, dashed=True
-    )
-    return Panel(
-        title="Loads",
-        x_label=clock.label,
-        y_label="load over target",
-        series=[*series, target],
-    )
+    ends = [(0.0, 1.0), (span.at(span.end_s), 1.0)]
+    target = Series(name="target", points=ends, dots=False, dashed=True)
+    return span.panel("Loads", "load over target", [*series, target])
+
+
+def _means(
+    values: Iterable[tuple[float, float | None]], span: Span
+) -> list[tuple[float, float | None]]:
+    known = [(at, value) for at, value in values if value is not None]
+    return _by_window(known, span, lambda found: sum(found) / len(found))
 
 
 def _by_window(
-    values: Iterable[tuple[float, float]], width_s: float, of: Callable[[list[float]], float]
-) -> Iterator[tuple[float, float]]:
+    values: Iterable[tuple[float, float]], span: Span, of: Callable[[list[float]], float]
+) -> list[tuple[float, float | None]]:
+    """A value for every window, None where there is none."""
     slots: dict[int, list[float]] = {}
     for at, value in values:
-        slots.setdefault(int(at // width_s), []).append(value)
-    return ((n * width_s, of(slots[n])) for n in sorted(slots))
+        slots.setdefault(int(at // span.width_s), []).append(value)
+    return [
+        (n * span.width_s, of(slots[n]) if n in slots else None)
+        for n in range(max(slots, default=-1) + 1)
+    ]
 
 
-def _steps(name: str, values: Sequence[tuple[float, int]], clock: Clock) -> Series:
+def _steps(name: str, values: Sequence[tuple[float, int]], span: Span) -> Series:
     """Where it changes, and the last moment: a level in between says nothing more."""
     kept = [
         value
         for n, value in enumerate(values)
         if n in (0, len(values) - 1) or value[1] != values[n - 1][1]
     ]
-    points = [(clock.at(at), float(count)) for at, count in kept]
+    points = [(span.at(at), count) for at, count in kept]
     return Series(name=name, points=points, dots=len(points) == 1, stepped=True)
-
-
-def _line(name: str, points: Sequence[tuple[float, float]], *, dashed: bool = False) -> Series:
-    return Series(name=name, points=points, dots=len(points) <= _DOTS, dashed=dashed)

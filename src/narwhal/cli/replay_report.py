@@ -124,7 +124,7 @@ def _time(seconds: float | None, unit: str, factor: float) -> str:
 
 def verdicts_of(figures: Sequence[Figures]) -> Iterator[str]:
     """For each arm that is no split: how far it is from the best and the worst of the splits."""
-    shares = [(each.all.fraction, each) for each in figures if _STATIC.fullmatch(each.arm)]
+    shares = [(each.all.fraction, each) for each in figures if is_split(each.arm)]
     known = [(share, each.arm) for share, each in shares if share is not None]
     if len(known) < 2:  # noqa: PLR2004 - nothing to compare
         return
@@ -132,11 +132,16 @@ def verdicts_of(figures: Sequence[Figures]) -> Iterator[str]:
     yield f"best split {best_arm} {percent(best)}, worst {worst_arm} {percent(worst)}"
     for each in figures:
         share = each.all.fraction
-        if share is not None and not _STATIC.fullmatch(each.arm):
+        if share is not None and not is_split(each.arm):
             yield (
                 f"{each.arm} {percent(share)}: {_points(share - best)} the best split, "
                 f"{_points(share - worst)} the worst"
             )
+
+
+def is_split(arm: str) -> bool:
+    """Whether an arm is a split that stays."""
+    return _STATIC.fullmatch(arm) is not None
 
 
 def _points(difference: float) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NOT_ADMITTED = frozenset({Terminal.REFUSED, Terminal.REJECTED})
 # Of these, the first with which a replay has no more than `_MOST_WINDOWS` windows is taken.
 _WIDTHS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-_MOST_WINDOWS = 90
+_MOST_WINDOWS = 45
 
 
 @attrs.frozen(kw_only=True)
