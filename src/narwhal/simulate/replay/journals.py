@@ -139,7 +139,8 @@ def _times(asked: Sequence[_Asked]) -> list[float]:
     """
     ahead = sorted(one.wall - one.clock for one in asked)
     begins = [i for i, each in enumerate(ahead) if not i or each - ahead[i - 1] > _ONE_START_S]
-    starts = [ahead[a:b] for a, b in zip(begins, [*begins[1:], len(ahead)], strict=True)]
+    ends = [*begins[1:], len(ahead)]
+    starts = [ahead[begin:end] for begin, end in zip(begins, ends, strict=False)]
     least, offsets = [start[0] for start in starts], [median(start) for start in starts]
     return [one.clock + offsets[bisect_right(least, one.wall - one.clock) - 1] for one in asked]
 

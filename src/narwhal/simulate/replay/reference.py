@@ -44,9 +44,7 @@ LLAMA_70B = Model(
 
 # The data sheet's BF16 figure is with sparsity: half of it is dense. The network is what
 # Mooncake's Transfer Engine carried over eight adapters of 400 Gbit/s: 190 GB/s.
-H100 = Accelerator(
-    name="H100 SXM", flops=989e12, bandwidth=3.35e12, memory=80e9, network=190e9 / 8
-)
+H100 = Accelerator(name="H100 SXM", flops=989e12, bandwidth=3.35e12, memory=80e9, network=190e9 / 8)
 
 # TensorRT-LLM's times to the first token, for prompts of 128 and 2048 tokens. On the H100 they
 # were published for FP8, whose peak is twice as high; on the A100 for FP16.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from narwhal.simulate.replay.lines import Format, Line, Trace, TraceError
 from narwhal.simulate.replay.mooncake import is_mooncake, read_mooncake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterator
 
 __all__ = ["Format", "Trace", "TraceError", "read_trace"]
 
@@ -36,16 +37,8 @@ def read_trace(path: str | Path, *, kind: str | None = None) -> Trace:
     is none of the three, a line that is wrong, or not one request.
     """
     name = base_name(path)
-    try:
-        with Path(path).open(encoding="utf-8-sig", newline="\n") as file:
-            trace = _read(_bounded(file, name), name, Path(path).stem if kind is None else kind)
-    except UnicodeDecodeError as error:
-        raise TraceError([f"{name}: is not UTF-8 text; unpack it if it is packed"]) from error
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise TraceError([f"{name}: cannot be read: {reason}; check the path"]) from error
-    except ValueError as error:  # a path with a NUL byte in it
-        raise TraceError([f"{name}: cannot be read: {error}; check the path"]) from error
+    with closing(_lines(path, name)) as lines:
+        trace = _read(lines, name, Path(path).stem if kind is None else kind)
     if not trace.arrivals:
         left = "".join(f"; {count} {why}" for why, count in trace.left_out.items())
         raise TraceError([f"{name}: holds no request{left}; give a trace that has one"])
@@ -70,9 +63,17 @@ def _read(lines: Iterator[str], name: str, kind: str) -> Trace:
     return line.fail(f"is no row of a trace, with {', '.join(map(shown, fields))}: {_FORMATS}")
 
 
-def _bounded(lines: Iterable[str], name: str) -> Iterator[str]:
-    """The lines, none of which is endless."""
-    for number, text in enumerate(lines, start=1):
-        if len(text) > _MOST_CHARS:
-            Line(name, number).fail(f"has more than {_MOST_CHARS} characters; mend or delete it")
-        yield text
+def _lines(path: str | Path, name: str) -> Generator[str, None, None]:
+    """The lines of the file, none of which is endless; close it when it is no longer needed."""
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="\n") as file:
+            for number, text in enumerate(file, start=1):
+                if len(text) > _MOST_CHARS:
+                    line = Line(name, number)
+                    line.fail(f"has more than {_MOST_CHARS} characters; mend or delete it")
+                yield text
+    except UnicodeDecodeError as error:
+        raise TraceError([f"{name}: is not UTF-8 text; unpack it if it is packed"]) from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL byte in it
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TraceError([f"{name}: cannot be read: {reason}; check the path"]) from error

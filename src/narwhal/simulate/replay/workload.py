@@ -4,7 +4,7 @@
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -45,10 +45,6 @@ class Giant:
     output: int = attrs.field(default=16, metadata=about("Output tokens.", bounds=at_least(1)))
 
 
-def _names(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(names)
-
-
 @attrs.frozen(kw_only=True, field_transformer=checked)
 class Shape:
     """What is made of the traces. Without anything, they are all replayed at once, as they are.
@@ -61,7 +57,9 @@ class Shape:
     )
     """1.5 has the requests of an hour come in 40 minutes; in phases, half as many again come."""
     rates: Mapping[str, float] = attrs.field(
-        factory=dict, metadata=about("Mean rate of a trace, before `scale`.", unit="requests/s")
+        factory=dict,
+        hash=False,
+        metadata=about("Mean rate of a trace, before `scale`.", unit="requests/s"),
     )
     """By the name of the trace; one that is not named keeps its own mean rate."""
     start_s: float = attrs.field(
@@ -76,9 +74,7 @@ class Shape:
         default=0, metadata=about("Neighbours that gaps are smoothed over.", bounds=NOT_NEGATIVE)
     )
     """0 leaves gaps as they are; see `gaps_of`."""
-    phases: tuple[str, ...] = attrs.field(
-        default=(), converter=_names, metadata=about("Traces in turn.")
-    )
+    phases: tuple[str, ...] = attrs.field(default=(), metadata=about("Traces in turn."))
     """Names of traces, one for each phase; empty replays all traces at once."""
     phase_s: float = attrs.field(
         default=PHASE_S, metadata=about("Length of a phase.", unit="s", bounds=POSITIVE)
@@ -96,12 +92,8 @@ class Shape:
     skip_seed: int = attrs.field(
         default=911, metadata=about("Requests further for each seed.", bounds=NOT_NEGATIVE)
     )
-    bursts: tuple[Burst, ...] = attrs.field(
-        default=(), converter=tuple, metadata=about("Times of more or less.")
-    )
-    giants: tuple[Giant, ...] = attrs.field(
-        default=(), converter=tuple, metadata=about("Single requests.")
-    )
+    bursts: tuple[Burst, ...] = attrs.field(default=(), metadata=about("Times of more or less."))
+    giants: tuple[Giant, ...] = attrs.field(default=(), metadata=about("Single requests."))
     limit: int | None = attrs.field(
         default=None, metadata=about("Most requests, from the first on.", bounds=at_least(1))
     )
@@ -159,7 +151,7 @@ def _empty(name: str, shape: Shape, trace: Sequence[Arrival]) -> str:
     if shape.seconds is not None:
         slot += f" for {shape.seconds:g} s"
     ends = f"it ends at {trace[-1].at:g} s" if trace else "it has no request at all"
-    return f"trace {shown(name)} has no request {slot}, {ends}: change Shape.start_s or .seconds"
+    return f"trace {shown(name)} is empty {slot}, {ends}: change start_s or seconds"
 
 
 def _at_once(traces: Mapping[str, Sequence[Arrival]], shape: Shape) -> tuple[Arrival, ...]:
