@@ -140,6 +140,8 @@ def texts_of(body: CompletionBody | ChatBody | TokenizeBody) -> list[str]:
         return [message.text for message in messages]
     prompt = None if isinstance(body, ChatBody) else body.prompt
     if isinstance(prompt, list):
+        if set(map(type, prompt)) == {int}:  # the usual list, and a long one
+            return []
         return [item for item in prompt if isinstance(item, str)]
     return [] if prompt is None else [prompt]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from narwhal.config.serving import Admission
 from narwhal.model import Role
 
 if TYPE_CHECKING:
@@ -28,7 +29,14 @@ def start_at(config: FleetConfig, split: int) -> FleetConfig:
 
 
 def aggregated(config: FleetConfig) -> FleetConfig:
-    """Every engine runs both phases of each request it gets."""
+    """Every engine runs both phases of each request it gets, and everything is let in.
+
+    Predictive admission would let nothing in on an engine on which something decodes, since
+    profiles do not say what the phases do to each other: no more than a request an engine, which
+    is no fleet to compare with. Engines are still chosen by price.
+    """
+    serving = attrs.evolve(config.serving, admission=Admission.OPEN)
+    config = attrs.evolve(config, serving=serving)
     return _with_roles(config, [Role.DECODE] * len(config.engines), pin=True)
 
 

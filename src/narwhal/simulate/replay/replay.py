@@ -18,22 +18,19 @@ if TYPE_CHECKING:
     from narwhal.simulate.replay.arrivals import Arrival
 
 STREAM_EVERY = 8
-"""Tokens that an engine writes at once, after the first. A fifth of the work of single ones."""
+"""Tokens that an engine writes at once, after the first: most of the work is in the writes."""
 # What real engines of this size allow; a profile says nothing of either.
 _MOST_SEQUENCES = 1024
 _MODEL_LEN = 1 << 20
 
 
-def _copy(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
-    return dict(profiles)
+# Copies, which pickle whatever kind of mapping and sequence was given.
+def _profiles(given: Mapping[str, Profile]) -> dict[str, Profile]:
+    return dict(given)
 
 
-def _as_tuple(arrivals: Iterable[Arrival]) -> tuple[Arrival, ...]:
-    return tuple(arrivals)
-
-
-def _frozen_copy(profiles: Mapping[str, Profile] | None) -> dict[str, Profile] | None:
-    return None if profiles is None else dict(profiles)
+def _arrivals(given: Iterable[Arrival]) -> tuple[Arrival, ...]:
+    return tuple(given)
 
 
 @attrs.frozen(kw_only=True)
@@ -42,11 +39,13 @@ class Replay:
 
     config: FleetConfig
     """The fleet file's value; its targets are what requests are judged by."""
-    truth: Mapping[str, Profile] = attrs.field(converter=_copy)
+    truth: Mapping[str, Profile] = attrs.field(converter=_profiles)
     """How fast each engine is, by name."""
-    believed: Mapping[str, Profile] | None = attrs.field(default=None, converter=_frozen_copy)
+    believed: Mapping[str, Profile] | None = attrs.field(
+        default=None, converter=attrs.converters.optional(_profiles)
+    )
     """What the router is told of them; None: the truth."""
-    arrivals: tuple[Arrival, ...] = attrs.field(converter=_as_tuple)
+    arrivals: tuple[Arrival, ...] = attrs.field(converter=_arrivals)
     """In the order of time."""
     seed: int = 0
     arm: str = "as configured"

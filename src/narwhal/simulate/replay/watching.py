@@ -44,10 +44,10 @@ class Watch:
         """Take a sample now and every `every_s` seconds, until cancelled; `told` after each."""
         at = self.began
         while True:
-            await trio.sleep_until(at)
             self.sample()
             told()
             at += every_s
+            await trio.sleep_until(at)
 
     def sample(self) -> None:
         """Look once."""
