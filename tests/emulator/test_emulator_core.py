@@ -358,3 +358,44 @@ def test_whatever_happens_the_engine_comes_back_to_zero(
     drain(core)  # leases run out
     assert core.idle
     assert core.pool.used == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(Leg)), st.integers(1, 60), st.integers(1, 40), st.floats(0, 9)
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(2, 16),
+)
+def test_who_looks_only_when_it_matters_misses_nothing_that_matters(
+    asked: list[tuple[Leg, int, int, float]], every: int
+) -> None:
+    time = TimeModel(prefill=(0.0, 0.01, 0.1), decode=(0.05, 0.01, 0.001), chunk_tokens=8)
+
+    def seen(*, quiet: bool) -> list[tuple[float, float, str]]:
+        """What matters: when it happened, when it was noticed, what it was."""
+        core = EngineCore(settings(time=time, max_num_seqs=4))
+        came = sorted(asked, key=lambda each: each[3])
+        found: list[tuple[float, float, str]] = []
+        while True:
+            at = core.quiet_until(every) if quiet else core.next_event_at()
+            if came and (at is None or came[0][3] <= at):
+                leg, prompt, output, at = came.pop(0)
+                core.submit(sequence(leg, prompt, output, name=str(len(came))), at)
+            elif at is None:
+                return found
+            for effect in core.advance(at):
+                if isinstance(effect, SequenceFinished):
+                    found.append((effect.at, at, f"{effect.sequence.request_id} ends"))
+                elif isinstance(effect, TokensProduced) and effect.step % every == 0:
+                    names = [each.request_id for each in effect.sequences]
+                    found.append((effect.at, at, f"step {effect.step} of {names}"))
+
+    often, seldom = seen(quiet=False), seen(quiet=True)
+    assert [what for _, _, what in seldom] == [what for _, _, what in often]
+    for (happened, noticed, _), (expected, _, _) in zip(seldom, often, strict=True):
+        assert happened == expected
+        assert noticed == pytest.approx(happened)

@@ -23,7 +23,7 @@ def test_a_stream_may_be_written_every_so_many_tokens(tokens: int) -> None:
     assert len(several.chunks) == len(single.chunks)
     assert several.reads[0][0] == single.reads[0][0]
     assert several.reads[-1][0] == single.reads[-1][0]
-    # The first, every fourth after it, and the end.
+    # The first, every fourth step after the prefill, and the end.
     assert len({at for at, _ in several.reads}) == 1 + (tokens - 1 + 3) // 4
 
 

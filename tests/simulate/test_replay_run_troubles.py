@@ -94,3 +94,11 @@ def test_nothing_can_vanish() -> None:
 def test_every_engine_needs_a_profile() -> None:
     with pytest.raises(ValueError, match="truth: there is no profile for engine d0; add one"):
         Replay(config=fleet(), truth={"p0": profile()}, arrivals=())
+    with pytest.raises(ValueError, match="believed: there is no profile for engine p0; add one"):
+        replay(fleet(), [], believed={"d0": profile()})
+
+
+def test_arrivals_come_in_the_order_of_time() -> None:
+    first, second = steady(2, every_s=1.5)
+    with pytest.raises(ValueError, match=r"one at 0 s comes after one at 1\.5 s; sort them"):
+        replay(fleet(), [second, first])

@@ -1,5 +1,7 @@
 """The section `controller`: when engines change roles."""
 
+from enum import StrEnum
+
 import attrs
 
 from narwhal.config.bounds import (
@@ -11,6 +13,31 @@ from narwhal.config.bounds import (
     zero_or_at_least,
 )
 from narwhal.config.settings import about, checked
+
+
+class Preset(StrEnum):
+    """A set of defaults for the section; see `narwhal.config.presets`."""
+
+    REFERENCE = "reference"
+    RESPONSIVE = "responsive"
+
+
+class SourceGuard(StrEnum):
+    """What keeps the pool that gives an engine away from giving too much."""
+
+    ABSOLUTE = "absolute"
+    """Its projected load stays at or below `thresholds.shrink`."""
+    RELATIVE = "relative"
+    """Its projected ratio stays below its target, and the worse of both falls by the margin."""
+
+
+class ResidentSignal(StrEnum):
+    """How decodes that are there already count beside those that demand will bring."""
+
+    ADDED = "added"
+    """On top of them."""
+    LARGER = "larger"
+    """Whichever is more: decodes that are there are part of the flow that demand describes."""
 
 
 @attrs.frozen(kw_only=True, field_transformer=checked)
@@ -134,6 +161,37 @@ class Reactive:
             bounds=POSITIVE,
         ),
     )
+    source_guard: SourceGuard = attrs.field(
+        default=SourceGuard.ABSOLUTE,
+        metadata=about(
+            "What the pool that gives an engine away must keep to: `absolute`, a projected load of "
+            "at most `thresholds.shrink`; `relative`, a ratio below its own target, which the "
+            "move may bring it closer to as long as the worse of both falls by the margin."
+        ),
+    )
+    resident_signal: ResidentSignal = attrs.field(
+        default=ResidentSignal.ADDED,
+        metadata=about(
+            "How decodes in progress count when a split is priced: `added` to those that demand "
+            "will bring, or `larger`, whichever of the two is more."
+        ),
+    )
+    content_below: float = attrs.field(
+        default=0.0,
+        metadata=about(
+            "Worst projected ratio below which roles stay as they are, whatever another split "
+            "would make of it; `0` switches this off.",
+            unit="ratio",
+            bounds=NOT_NEGATIVE,
+        ),
+    )
+    urgent: bool = attrs.field(
+        default=False,
+        metadata=about(
+            "Whether a move needs no confirmation while one side is projected at its `expand` or "
+            "beyond and the other stays below its target."
+        ),
+    )
     evidence_span_s: float = attrs.field(
         default=60.0,
         metadata=about(
@@ -204,6 +262,14 @@ class Reactive:
 class Controller:
     """The monitor's pace and the limits within which roles move."""
 
+    preset: Preset = attrs.field(
+        default=Preset.REFERENCE,
+        metadata=about(
+            "Where the defaults of this section come from: `reference`, as written here, or "
+            "`responsive`, for demand whose mix shifts within minutes. What a file gives itself "
+            "comes before either."
+        ),
+    )
     advisory: bool = attrs.field(
         default=False,
         metadata=about(

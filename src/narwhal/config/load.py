@@ -12,6 +12,7 @@ import attrs
 from narwhal.config.document import document_faults, is_note, parse_json, read_bytes
 from narwhal.config.faults import Fault, Faults, join
 from narwhal.config.fleet import EngineSpec, FleetConfig
+from narwhal.config.presets import with_preset
 from narwhal.config.rules import broken_rules
 from narwhal.config.settings import type_complaint
 from narwhal.config.structure import structure_fleet
@@ -64,6 +65,7 @@ def read_fleet(path: str | os.PathLike[str], *, environ: Mapping[str, str]) -> L
 
 def _judge(document: object, environ: Mapping[str, str]) -> FleetConfig:
     faults = document_faults(document)
+    document = with_preset(document)
     try:
         config = structure_fleet(document, environ)
     except Faults as caught:

@@ -138,7 +138,7 @@ def _set_model(engine: EmulatedEngine, order: _Order) -> None:
         time = attrs.evolve(time, decode=order.decode)
     if order.handoff is not None:
         time = attrs.evolve(time, handoff=order.handoff)
-    engine.core.time = time
+    engine.set_time(time)
     if order.lease is not None:
         if not order.lease > 0:
             raise ValueError(f"lease: must be positive, not {order.lease!r}")

@@ -102,6 +102,8 @@ class TokensProduced:
 
     at: float
     sequences: tuple[Sequence, ...]
+    step: int = 0
+    """Decode steps of the engine so far; 0 for the first token of a prefill."""
 
 
 @attrs.frozen
@@ -142,6 +144,7 @@ class EngineCore:
         self._prefill_ends = math.inf
         self._active: dict[int, Sequence] = {}
         self._stepping: tuple[Sequence, ...] = ()
+        self._steps = 0
         self._step_ends = math.inf
         self._resident = 0
         self._leases: list[tuple[float, int, str]] = []
@@ -227,6 +230,24 @@ class EngineCore:
         at = min(self._prefill_ends, self._step_ends, self._lease_ends())
         return None if at == math.inf else at
 
+    def quiet_until(self, every: int) -> float | None:
+        """As `next_event_at`, for a caller who does not care for each of the steps.
+
+        Before that time no sequence begins or ends, or gets its first token, and no step has a
+        number that `every` divides. The time of such an event may be a little later. It holds
+        until the next call that changes something, or until `time` is replaced.
+        """
+        at = self.next_event_at()
+        if at != self._step_ends or self._random is not None:
+            return at
+        steps = every - self._steps % every
+        for sequence in self._active.values():
+            left = sequence.output_tokens - sequence.produced if sequence.produced else 1
+            steps = min(steps, left)
+        # Steps only become longer: nobody leaves meanwhile, and every one of them adds tokens.
+        at += (steps - 1) * self._step_seconds()
+        return min(at, self._prefill_ends, self._lease_ends())
+
     def advance(self, now: float) -> list[Effect]:
         """Everything that happened up to `now` and was not returned before, in order."""
         self._settle(now)
@@ -283,7 +304,8 @@ class EngineCore:
         for sequence in members:
             sequence.produced += 1
         self._resident += len(members)
-        self._effects.append(TokensProduced(at, members))
+        self._steps += 1
+        self._effects.append(TokensProduced(at, members, self._steps))
         for sequence in members:
             if sequence.produced >= sequence.output_tokens:
                 self._leave_batch(sequence)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from narwhal.emulator.core import Sequence
     from narwhal.emulator.envelope import Choice
     from narwhal.emulator.handoff import Fleet
-    from narwhal.emulator.settings import EngineSettings
+    from narwhal.emulator.settings import EngineSettings, TimeModel
 
 SIDE_CHANNEL_PORT = 5600
 """Where vLLM's NIXL side channel starts counting."""
@@ -137,6 +137,11 @@ class EmulatedEngine:
 
     # Work
 
+    def set_time(self, time: TimeModel) -> None:
+        """Be as fast as `time` says from now on; prefills and steps that have begun go on."""
+        self.core.time = time
+        self._changed.unpark_all()
+
     def open(self, job: Job) -> bool:
         """Queue a job's sequences; False if the engine is too busy. Either way, `close` it."""
         now = trio.current_time()
@@ -158,8 +163,10 @@ class EmulatedEngine:
 
     async def run(self) -> None:
         """Advance the scheduler as time goes by; runs until cancelled, through outages too."""
+        every = self.settings.stream_every
         while True:
-            at = self.core.next_event_at()
+            core = self.core
+            at = core.next_event_at() if every == 1 else core.quiet_until(every)
             with trio.CancelScope(deadline=math.inf if at is None else at):
                 await self._changed.park()
             self._advance()
@@ -168,10 +175,10 @@ class EmulatedEngine:
         for effect in self.core.advance(trio.current_time()):
             if isinstance(effect, TokensProduced):
                 self.stats.tokens += len(effect.sequences)
-                every = self.settings.stream_every
+                written = effect.step % self.settings.stream_every == 0
                 for sequence in effect.sequences:
                     # Its end comes as an effect of its own.
-                    if every == 1 or sequence.produced % every == 1:
+                    if written or sequence.produced == 1:
                         self._wake(sequence)
             elif isinstance(effect, PrefillFinished):
                 self.stats.prompt_tokens += effect.sequence.prompt_tokens

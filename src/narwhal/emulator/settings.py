@@ -127,9 +127,9 @@ class EngineSettings:
     """Whether the first of a prompt's token ids is the length of its answer, where the client
     allows as much. For prompts that have no text to say it in."""
     stream_every: int = attrs.field(default=1, validator=_POSITIVE)
-    """After its first token a stream is written every so many tokens, and at its end: less work
-    for simulations, in which nobody looks at single tokens. Times of first and last tokens are
-    the same with any value."""
+    """Streams are written every so many decode steps of the engine, and at their first and last
+    tokens: less work for simulations, in which nobody looks at the others. Times of first and
+    last tokens are the same with any value."""
     connector: bool = True
     """Whether the engine hands KV over; without, `kv_transfer_params` are ignored."""
     api_key: str | None = attrs.field(default=None, repr=False)

@@ -10,6 +10,7 @@ import trio
 from narwhal.fleet import EngineState, Event
 from narwhal.monitor.identity import Identities
 from narwhal.monitor.probing import RESULTS, Prober, Result
+from narwhal.monitor.role_stage import Movable, RoleStage
 from narwhal.monitor.state_keeper import StageFailed
 from narwhal.telemetry import Probe
 
@@ -31,7 +32,7 @@ logger = logging.getLogger("narwhal.monitor")
 _SILENT_WINDOWS = 5
 
 
-class Watched(Protocol):
+class Watched(Movable, Protocol):
     """What a monitor needs of its router. All of it is synchronous."""
 
     health: Health
@@ -97,6 +98,7 @@ class Monitor:
         """Stages that failed in the last pass: what was logged is not logged again."""
         self._passes = 0
         self._stages: tuple[tuple[str, Callable[[], None]], ...] = (
+            ("controller", RoleStage(watched, telemetry).one_pass),
             ("health", self._health),
             ("drains", self._drains),
             ("readmission", self._readmission),

@@ -75,4 +75,6 @@ def _judge_again(life: RequestLife) -> Outcome | None:
 
 def _refuse(life: RequestLife, refusal: Refused) -> Outcome:
     life.core.telemetry.refused(refusal.cause)
+    if refusal.cause is Cause.BACKLOG:
+        life.core.controller.breached()
     return outcomes.refused(life.core.config, refusal, life.prompt_tokens)

@@ -12,6 +12,7 @@ from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans
 from narwhal.model import FailureClass, Phase, Role
 from narwhal.placement import Candidate, Choice, Why, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
+from narwhal.roles import RoleController
 from narwhal.router.drain import ServiceTime
 from narwhal.router.errands import Errands
 from narwhal.router.gate import Gate
@@ -21,6 +22,7 @@ from narwhal.router.queue import AdmissionQueue
 from narwhal.router.releases import Releases
 from narwhal.router.roster import Roster
 from narwhal.router.seats import SeatDesk
+from narwhal.router.snapshot import snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from narwhal.engine import EngineClient
     from narwhal.fleet import Transition
     from narwhal.profiles import Profile
+    from narwhal.roles import Snapshot
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
     from narwhal.telemetry import Telemetry
@@ -91,6 +94,7 @@ class Core:
         self.degraded: str | None = None
         """Why no new requests are taken, if the monitor says so."""
         self.service = ServiceTime()
+        self.controller = RoleController(config, self.prices.mean)
 
     # Ingress
 
@@ -274,6 +278,17 @@ class Core:
         """The engine's role now."""
         return self.roster.roles[iid]
 
+    def snapshot(self) -> Snapshot:
+        """The fleet as role control looks at it, which hears how fast tokens were of late."""
+        for iid in self.ledger.iids:
+            self.controller.corrections.observe(iid, *self.prices.paces.fresh_gaps(iid))
+        return snapshot_of(self)
+
+    def move(self, iid: str, role: Role) -> None:
+        """Give an engine another role: for new placements at once, residents stay."""
+        self.roster.move(iid, role)
+        self.choose_again()
+
     def residents(self, iid: str) -> int:
         """Work on the engine, and what can go nowhere else: it is empty when there is none.
 
@@ -297,6 +312,7 @@ class Core:
         self.proved(iid)
         self.orphans.forget(iid)
         self.prices.paces.forget(iid)
+        self.controller.restarted(iid)
 
     def proved(self, iid: str) -> None:
         """The engine was seen to generate: nothing is held against it any more."""

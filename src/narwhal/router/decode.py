@@ -255,4 +255,6 @@ class DecodeRun:
             self._leg = None
 
     def _timed_out(self, limit: Limit) -> Failure:
+        if limit is Limit.FIRST_TOKEN:
+            self.core.controller.first_token_late(trio.current_time())
         return self._attempt.timed_out(limit, Phase.DECODE, self._iid)

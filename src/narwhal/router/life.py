@@ -152,6 +152,7 @@ class RequestLife:
         core = self.core
         if core.draining or core.degraded or not core.retain_nowait():
             core.telemetry.offered(sized=False)
+            core.controller.unsized(trio.current_time())
             if core.draining:
                 return outcomes.draining()
             if core.degraded:
@@ -215,6 +216,7 @@ class RequestLife:
     async def _admitted(self) -> Outcome:
         core = self.core
         core.telemetry.offered(sized=True)
+        core.controller.offered(self.prompt_tokens, self.output_tokens, trio.current_time())
         refused = await admit(self)
         if refused is not None:
             return refused

@@ -28,6 +28,7 @@ class Paces:
         self._ledger = ledger
         self._profiles = profiles
         self._steps = {iid: Steps() for iid in ledger.iids}
+        self._gaps = dict.fromkeys(ledger.iids, (0.0, 0.0))
         self._decodes = {iid: Pace(memory=DECODE_MEMORY, prior=DECODE_PRIOR) for iid in ledger.iids}
         if profiles is not None:
             ledger.before_decodes_change = self.steps
@@ -89,3 +90,13 @@ class Paces:
         if self._profiles is not None and tokens > 0:
             # In units of the time that a token was to take: one each, and what it has taken.
             self._decodes[iid].observe(tokens, steps)
+            taken, gaps = self._gaps[iid]
+            self._gaps[iid] = (taken + steps, gaps + tokens)
+
+    def fresh_gaps(self, iid: str) -> tuple[float, float]:
+        """Gaps between tokens of answers that ended since the last call.
+
+        First how long they took, in units of what each was profiled to take, then their number.
+        """
+        fresh, self._gaps[iid] = self._gaps[iid], (0.0, 0.0)
+        return fresh

@@ -56,7 +56,8 @@ class Prices:
         self.penalty_s: Callable[[str], float] = lambda _iid: 0.0
         """What is added to the price of an engine on probation."""
         self.profiles = profiles
-        self._mean = mean_profile(list(profiles.values())) if profiles else None
+        self.mean = mean_profile(list(profiles.values())) if profiles else None
+        """What work that has no engine yet, and demand, are priced by."""
         self._ledger = ledger
         self._orphans = orphans
         self._to_first_token = config.slo.ttft_scope is TtftScope.FIRST_TOKEN
@@ -92,7 +93,7 @@ class Prices:
 
     def mean_prefill_s(self, prompt_tokens: int) -> float:
         """What a prefill that has no engine yet is predicted to take; 0 if that is not known."""
-        return 0.0 if self._mean is None else self._mean.prefill_seconds(prompt_tokens)
+        return 0.0 if self.mean is None else self.mean.prefill_seconds(prompt_tokens)
 
     def any_idle_decoder(self, iids: Sequence[str]) -> bool:
         """Whether there is an engine on which nothing decodes."""

@@ -58,6 +58,14 @@ class Roster:
             self._told(change)
         return True
 
+    def move(self, iid: str, role: Role) -> None:
+        """Give an engine another role, for new placements; what it has it keeps.
+
+        Whether it is in service is another matter, and does not change.
+        """
+        self.roles[iid] = role
+        self._look_again()
+
     def restore(
         self,
         states: Mapping[str, tuple[EngineState, str]],

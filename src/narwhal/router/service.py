@@ -19,6 +19,7 @@ from narwhal.router.core import Core
 from narwhal.router.errands import MOST_AT_ONCE
 from narwhal.router.journal import JournalWriter
 from narwhal.router.life import RequestLife
+from narwhal.router.roles_view import roles_view
 from narwhal.router.saved import saved_state, take_up
 from narwhal.router.stream import Call
 from narwhal.telemetry import DrainView, EngineView, LiveState, Pool, PoolView, Telemetry
@@ -104,6 +105,9 @@ class Router:
             journaled=journal_file is not None,
         )
         self._telemetry.attach(self, journal_file=journal_file)
+        self._telemetry.watch_roles(
+            lambda decision: self._telemetry.role_row(decision, ts=wall_clock())
+        )
         # Ids and jitter only: nothing here is secret.
         rng = rng or random.Random()  # noqa: S311
         self.core = Core(
@@ -269,6 +273,7 @@ class Router:
             retry_credits=core.credits.available,
             degraded=core.degraded,
             engines=tuple(self._engine_view(spec) for spec in self.config.engines),
+            roles=roles_view(core),
             takers={phase: tuple(core.roster.takers(phase)) for phase in core.ledger.PHASES},
         )
 
@@ -280,7 +285,7 @@ class Router:
         residents = {phase: core.ledger.residents(iid, phase) for phase in legs}
         return EngineView(
             iid=iid,
-            role=self._clients[iid].role,
+            role=core.role(iid),
             pin=spec.pin,
             **self._standing(iid, now),
             suspicion=core.roster.trust.describe(iid, now),

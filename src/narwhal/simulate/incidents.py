@@ -118,9 +118,9 @@ class Troublemaker:
 async def slow_down(engine: EmulatedEngine, seconds: float) -> None:
     """Let all that the engine begins within `seconds` take much longer."""
     usual = engine.core.time
-    engine.core.time = usual.faster(1 / _SLOWER)
+    engine.set_time(usual.faster(1 / _SLOWER))
     await trio.sleep(seconds)
-    engine.core.time = usual
+    engine.set_time(usual)
 
 
 async def take_down(engine: EmulatedEngine, incident: Incident) -> None:

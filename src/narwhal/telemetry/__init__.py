@@ -11,11 +11,13 @@ from narwhal.telemetry.journal import Journal, encode
 from narwhal.telemetry.kinds import AttemptResult, Endpoint, Pool, Probe, ProbeResult
 from narwhal.telemetry.live import DrainView, EngineView, LiveState, PoolView, StateSource
 from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
+from narwhal.telemetry.roles_view import RolesView
 from narwhal.telemetry.rows import (
     AttemptRow,
     EngineRow,
     EngineSummary,
     RequestRow,
+    RoleRow,
     StartRow,
     StopRow,
     clean_text,
@@ -45,6 +47,8 @@ __all__ = [
     "Probe",
     "ProbeResult",
     "RequestRow",
+    "RoleRow",
+    "RolesView",
     "StartRow",
     "StateSource",
     "StopRow",

@@ -18,11 +18,13 @@ import attrs
 
 from narwhal.admission import Cause
 from narwhal.fleet import EngineState
-from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
+from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
+from narwhal.roles import Gate, Rule, Verdict
 from narwhal.telemetry.codes import CODE_LABELS
 from narwhal.telemetry.kinds import (
     AttemptResult,
     Endpoint,
+    Horizon,
     Kind,
     Pool,
     PoolSlot,
@@ -58,6 +60,11 @@ LEG = Label("phase", LEGS)
 PHASE = Label("phase", tuple(Phase))
 LIMIT = Label("limit", tuple(Limit))
 STATE = Label("state", tuple(EngineState))
+ROLE = Label("role", tuple(Role))
+RULE = Label("rule", tuple(Rule))
+GATE = Label("gate", tuple(Gate))
+VERDICT = Label("verdict", tuple(Verdict))
+HORIZON = Label("horizon", tuple(Horizon))
 CODE = Label("code", CODE_LABELS, meaning="the codes of the error reference, `ok` and `other`")
 
 
@@ -387,6 +394,106 @@ CATALOGUE: tuple[Metric, ...] = (
         Kind.COUNTER,
         "requests",
         "Prompts sized by their characters because no engine counted them in time.",
+    ),
+    # Role control
+    Metric(
+        "role_moves_total",
+        Kind.COUNTER,
+        "moves",
+        "Engines that were moved to a role.",
+        (ENGINE, ROLE),
+    ),
+    Metric(
+        "role_decisions_total",
+        Kind.COUNTER,
+        "decisions",
+        "Decisions of role control, by the rule and by what became of the roles.",
+        (RULE, VERDICT),
+    ),
+    Metric(
+        "role_gates_total",
+        Kind.COUNTER,
+        "decisions",
+        "Decisions of role control, by what kept the roles as they are.",
+        (GATE,),
+    ),
+    Metric(
+        "pool_engines",
+        Kind.GAUGE,
+        "engines",
+        "Live engines of a role at the last decision.",
+        (ROLE,),
+        scraped=True,
+    ),
+    Metric(
+        "proposed_engines",
+        Kind.GAUGE,
+        "engines",
+        "Live engines of a role in the split that was last proposed.",
+        (ROLE,),
+        scraped=True,
+    ),
+    Metric(
+        "pool_load_ratio",
+        Kind.GAUGE,
+        "ratio",
+        "Load of the engines of a role over their target at the last decision.",
+        (ROLE,),
+        scraped=True,
+    ),
+    Metric(
+        "projected_ratio",
+        Kind.GAUGE,
+        "ratio",
+        "TTFT (prefill) and TPOT (decode) over their targets, as the present split is projected.",
+        (ROLE,),
+        scraped=True,
+    ),
+    Metric(
+        "proposed_ratio",
+        Kind.GAUGE,
+        "ratio",
+        "The same of the adjacent split that was compared with it.",
+        (ROLE,),
+        scraped=True,
+    ),
+    Metric(
+        "demand_arrivals",
+        Kind.GAUGE,
+        "requests",
+        "Requests offered within a horizon, refused ones included.",
+        (HORIZON,),
+        scraped=True,
+    ),
+    Metric(
+        "demand_prefill_ratio",
+        Kind.GAUGE,
+        "engines",
+        "Prefill seconds that are asked for in a second.",
+        (HORIZON,),
+        scraped=True,
+    ),
+    Metric(
+        "demand_output_tokens_per_second",
+        Kind.GAUGE,
+        "tokens/s",
+        "Output tokens that are expected to be asked for in a second.",
+        (HORIZON,),
+        scraped=True,
+    ),
+    Metric(
+        "evidence_seconds",
+        Kind.GAUGE,
+        "s",
+        "Age of the window of arrival evidence.",
+        scraped=True,
+    ),
+    Metric(
+        "evidence_closed",
+        Kind.GAUGE,
+        "",
+        "1 while there is evidence enough for decode to give an engine away.",
+        scraped=True,
     ),
     # The router itself
     Metric("ready", Kind.GAUGE, "", "1 while new requests are taken.", scraped=True),

@@ -6,13 +6,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from narwhal.model import Limit, Route, Terminal, TtftScope
+from narwhal.roles import Verdict
 from narwhal.telemetry.codes import OTHER, code_label
 from narwhal.telemetry.counters import Counters
 from narwhal.telemetry.journal import Journal
 from narwhal.telemetry.kinds import Endpoint, StatusClass
 from narwhal.telemetry.live import LiveState
 from narwhal.telemetry.metrics import Metrics
-from narwhal.telemetry.rows import EngineRow, StopRow
+from narwhal.telemetry.rows import EngineRow, RoleRow, StopRow
 from narwhal.telemetry.scrape import live_readings
 from narwhal.telemetry.state import encode_state, state_document
 from narwhal.telemetry.totals import Totals, admission_totals
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from narwhal.admission import Cause
     from narwhal.fleet import Transition
     from narwhal.model import FailureClass, Phase
+    from narwhal.roles import Decision
     from narwhal.telemetry.kinds import Probe, ProbeResult
     from narwhal.telemetry.live import StateSource
     from narwhal.telemetry.rows import RequestRow
@@ -78,6 +80,7 @@ class Telemetry:
         self._recent: deque[RequestRow] = deque(maxlen=RECENT_OUTCOMES)
         self._listeners: list[Callable[[RequestRow], None]] = []
         self._watchers: list[Callable[[Transition], None]] = []
+        self._role_watchers: list[Callable[[Decision], None]] = []
         self._received = 0
         self._terminals = dict.fromkeys(Terminal, 0)
         self._rejections: dict[str, int] = {}
@@ -278,6 +281,41 @@ class Telemetry:
                     reason=change.reason,
                 )
             )
+
+    def decided(self, decision: Decision) -> None:
+        """Role control came to a decision."""
+        self.metrics.role_gates[decision.gate].inc()
+        self.metrics.role_decisions[decision.rule, decision.verdict].inc()
+        if decision.verdict is Verdict.MOVED:
+            assert decision.iid is not None  # noqa: S101 - a move names its engine
+            assert decision.to is not None  # noqa: S101 - as above
+            self.metrics.role_moves[decision.iid, decision.to].inc()
+        for watcher in self._role_watchers:
+            watcher(decision)
+
+    def watch_roles(self, watcher: Callable[[Decision], None]) -> None:
+        """Have `watcher` called with every decision of role control, synchronously."""
+        self._role_watchers.append(watcher)
+
+    def role_row(self, decision: Decision, *, ts: float) -> None:
+        """Put what was decided into the journal, if an engine moves or would; `ts`: time of day."""
+        if not self._journaled or decision.verdict is Verdict.HELD:
+            return
+        assert decision.iid is not None  # noqa: S101 - who moves has a name
+        assert decision.to is not None  # noqa: S101 - as above
+        assert decision.proposed is not None  # noqa: S101 - as above
+        self.journal.append_nowait(
+            RoleRow(
+                ts=ts,
+                engine=decision.iid,
+                to=decision.to,
+                verdict=decision.verdict,
+                rule=decision.rule,
+                split=decision.split,
+                proposed=decision.proposed,
+                reason=decision.reason,
+            )
+        )
 
     def engine_restarted(self, engine: str) -> None:
         """Another process was found at the engine's address."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from narwhal.telemetry.rows import SCHEMA, EngineRow, RequestRow, StartRow
+from narwhal.telemetry.rows import SCHEMA, EngineRow, RequestRow, RoleRow, StartRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,6 +73,8 @@ def _document(row: Row) -> dict[str, object]:
         return _start(row)
     if isinstance(row, EngineRow):
         return _engine(row)
+    if isinstance(row, RoleRow):
+        return _role(row)
     return _stop(row)
 
 
@@ -147,6 +149,20 @@ def _engine(row: EngineRow) -> dict[str, object]:
         "from": row.source,
         "to": row.target,
         "cause": row.cause,
+        "reason": row.reason,
+    }
+
+
+def _role(row: RoleRow) -> dict[str, object]:
+    return {
+        "event": "role",
+        "ts": _seconds(row.ts),
+        "engine": row.engine,
+        "to": row.to,
+        "verdict": row.verdict,
+        "rule": row.rule,
+        "split": str(row.split),
+        "proposed": str(row.proposed),
         "reason": row.reason,
     }
 

@@ -93,3 +93,12 @@ class ProbeResult(StrEnum):
     FAILED = "failed"
     UNSURE = "unsure"
     """It says nothing of the engine."""
+
+
+class Horizon(StrEnum):
+    """How far back demand is looked at."""
+
+    SHORT = "short"
+    """`controller.reactive.evidence_span_s`."""
+    LONG = "long"
+    """`controller.reactive.window_s`."""

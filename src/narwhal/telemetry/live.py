@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from narwhal.model import FailureClass, Phase, Role
     from narwhal.telemetry.kinds import Pool
+    from narwhal.telemetry.roles_view import RolesView
 
 
 @attrs.frozen
@@ -92,6 +93,7 @@ class LiveState:
     degraded: str | None = None
     """What goes wrong in the monitor, if that stops admission."""
     engines: tuple[EngineView, ...] = ()
+    roles: RolesView | None = None
     takers: Mapping[Phase, tuple[str, ...]] = attrs.field(factory=dict)
     """The engines that take legs of each phase, by `iid`; an engine may take both."""
 

@@ -12,7 +12,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from narwhal.admission import Cause
 from narwhal.fleet import EngineState
-from narwhal.model import FailureClass, Limit, Phase, Route, Terminal
+from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
+from narwhal.roles import Gate, Rule, Verdict
 from narwhal.telemetry.catalogue import ENGINE, LEGS, VERSION
 from narwhal.telemetry.cells import Cell, Cells
 from narwhal.telemetry.codes import CODE_LABELS
@@ -97,6 +98,9 @@ class Metrics:
         self.engine_failures = self._pairs("engine_failures_total", engines, FailureClass)
         self.engine_transitions = self._pairs("engine_transitions_total", engines, EngineState)
         self.engine_restarts = self._each("engine_restarts_total", engines)
+        self.role_moves = self._pairs("role_moves_total", engines, Role)
+        self.role_decisions = self._pairs("role_decisions_total", Rule, Verdict)
+        self.role_gates = self._each("role_gates_total", Gate)
         self.probes = self._pairs("probes_total", Probe, ProbeResult)
         cell = self._cells.cell
         self.kv_released = cell("kv_released_total")

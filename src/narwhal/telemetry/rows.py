@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from narwhal.fleet import EngineState, Event
     from narwhal.model import FailureClass, Limit, Role, Route, Terminal, TtftScope
     from narwhal.placement import Why
+    from narwhal.roles import Rule, Split, Verdict
     from narwhal.telemetry.kinds import AttemptResult
 
 SCHEMA = 1
@@ -165,6 +166,20 @@ class EngineRow:
 
 
 @attrs.frozen(kw_only=True)
+class RoleRow:
+    """An engine changed its role, or would have."""
+
+    ts: float
+    engine: str
+    to: Role
+    verdict: Verdict
+    rule: Rule
+    split: Split
+    proposed: Split
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
 class StopRow:
     """The router stopped; the totals let a reader check that no row is missing."""
 
@@ -175,4 +190,4 @@ class StopRow:
     """Rows lost since the start."""
 
 
-Row = RequestRow | StartRow | EngineRow | StopRow
+Row = RequestRow | StartRow | EngineRow | RoleRow | StopRow

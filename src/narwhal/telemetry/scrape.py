@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from narwhal.telemetry.catalogue import CATALOGUE, LEGS
 from narwhal.telemetry.kinds import Kind, PoolSlot
+from narwhal.telemetry.roles_view import roles_readings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,8 @@ def live_readings(live: LiveState) -> Readings:
             counts = zip(PoolSlot, (view.idle, view.busy, view.waiting), strict=True)
             for slot, count in counts:
                 readings["pool_connections"][engine.iid, pool, slot] = count
+    if live.roles is not None:
+        readings |= roles_readings(live.roles)
     return readings
 
 

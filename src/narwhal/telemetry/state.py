@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from narwhal.telemetry.roles_view import roles_document
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -55,6 +57,7 @@ def state_document(
         },
         "journal": {"dropped": totals.journal_dropped},
         "pools": {phase: list(iids) for phase, iids in live.takers.items()},
+        "roles": None if live.roles is None else roles_document(live.roles),
         "engines": [_engine(engine) for engine in live.engines],
         "recent": [_outcome(row) for row in recent],
     }

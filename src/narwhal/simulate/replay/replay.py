@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from narwhal.profiles import Profile
     from narwhal.simulate.replay.arrivals import Arrival
 
-STREAM_EVERY = 8
-"""Tokens that an engine writes at once, after the first: most of the work is in the writes."""
+STREAM_EVERY = 16
+"""Decode steps after which an engine writes to its streams: most of the work is in the writes."""
 # What real engines of this size allow; a profile says nothing of either.
 _MOST_SEQUENCES = 1024
 _MODEL_LEN = 1 << 20
@@ -62,14 +63,22 @@ class Replay:
     incidents: tuple[Incident, ...] = ()
     """What happens to engines, and when: seconds since the replay began."""
     stream_every: int = attrs.field(default=STREAM_EVERY, validator=validators.ge(1))
-    """Tokens that an engine writes at once, after the first. Changes nothing that is judged."""
+    """Decode steps after which an engine writes to its streams, beside first and last tokens:
+    these are what requests are judged by."""
 
     def __attrs_post_init__(self) -> None:
         """Refuse what could not be run, by the name of what is wrong."""
         iids = [spec.iid for spec in self.config.engines]
-        missing = [iid for iid in iids if iid not in self.truth]
-        if missing:
-            raise ValueError(f"truth: there is no profile for engine {missing[0]}; add one")
+        for name, profiles in (("truth", self.truth), ("believed", self.told)):
+            missing = [iid for iid in iids if iid not in profiles]
+            if missing:
+                raise ValueError(f"{name}: there is no profile for engine {missing[0]}; add one")
+        for before, after in pairwise(self.arrivals):
+            if after.at < before.at:
+                raise ValueError(
+                    f"arrivals: one at {after.at:g} s comes after one at {before.at:g} s; sort "
+                    "them by time"
+                )
         for incident in self.incidents:
             if incident.engine not in iids:
                 raise ValueError(

@@ -13,7 +13,7 @@ from narwhal.simulate.overload.clients import Client
 from narwhal.simulate.replay.requests import Request, cap_of
 from narwhal.simulate.replay.results import Result, Served
 from narwhal.simulate.replay.trouble import bring_about
-from narwhal.simulate.replay.watching import Watch, no_loads
+from narwhal.simulate.replay.watching import Watch
 from narwhal.testing import open_fleet, run_seeded
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from narwhal.router import Router
     from narwhal.simulate.replay.replay import Replay
-    from narwhal.simulate.replay.watching import Loads
     from narwhal.telemetry import RequestRow
 
     Progress = Callable[[int], None]
@@ -33,15 +32,13 @@ _TO_SPARE_S = 1000.0
 _ROUNDING_S = 1e-9
 
 
-def run_replay(
-    replay: Replay, *, progress: Progress | None = None, loads: Loads = no_loads
-) -> Result:
+def run_replay(replay: Replay, *, progress: Progress | None = None) -> Result:
     """Serve every arrival of `replay` in virtual time, and tell what became of each.
 
     Blocks until it is done. The same replay gives the same result, but for `real_s`.
     """
     began = time.perf_counter()
-    stage = _Stage(replay, progress or (lambda _: None), loads)
+    stage = _Stage(replay, progress or (lambda _: None))
     run_seeded(stage.play, seed=replay.seed)
     return Result(
         arm=replay.arm,
@@ -49,7 +46,7 @@ def run_replay(
         requests=tuple(stage.served(client) for client in stage.clients),
         samples=tuple(stage.watch.samples),
         moves=tuple(stage.watch.moves),
-        decisions={},
+        decisions=dict(sorted(stage.watch.decisions.items())),
         virtual_s=stage.virtual_s,
         real_s=time.perf_counter() - began,
     )
@@ -61,7 +58,6 @@ class _Stage:
 
     replay: Replay
     progress: Progress
-    loads: Loads
     clients: list[Client] = attrs.field(factory=list)
     ends: dict[str, tuple[Terminal, str | None]] = attrs.field(factory=dict)
     """How each request ended, and why, by its client's name."""
@@ -77,7 +73,7 @@ class _Stage:
             async with fleet_of as fleet, fleet.open_router(replay.told) as router:
                 router.telemetry.listen(self._keep)
                 began = trio.current_time()
-                self.watch = Watch(router, began, self.loads)
+                self.watch = Watch(router, began)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.watch.run, replay.sample_s, self._tell)
                     for incident in replay.incidents:

@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
 from narwhal.model import Phase
+from narwhal.roles import Verdict
 from narwhal.simulate.replay.results import Move, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from narwhal.roles import Decision
     from narwhal.router import Router
-
-    Loads = Callable[[Router], tuple[float | None, float | None]]
-    """The loads of prefill and decode over their targets, as the controller has them."""
-
-
-def no_loads(router: Router) -> tuple[float | None, float | None]:  # noqa: ARG001 - a Loads
-    """Those of a router without a controller."""
-    return None, None
 
 
 @attrs.define
 class Watch:
-    """Samples of one router, and the changes of roles that they show."""
+    """Samples of one router, and every decision of its role control."""
 
     router: Router
     began: float
     """Trio's clock when the replay began."""
-    loads: Loads
     samples: list[Sample] = attrs.field(factory=list)
     moves: list[Move] = attrs.field(factory=list)
-    _roles: dict[str, str] = attrs.field(factory=dict)
+    decisions: Counter[str] = attrs.field(factory=Counter)
+    """By `rule/gate`."""
 
     def __attrs_post_init__(self) -> None:
-        """Nothing has moved yet."""
-        self._roles = self._look()
+        """Hear of decisions from now on."""
+        self.router.telemetry.watch_roles(self._decided)
+
+    def _decided(self, decision: Decision) -> None:
+        self.decisions[f"{decision.rule}/{decision.gate}"] += 1
+        if decision.verdict is Verdict.MOVED:
+            assert decision.iid is not None  # noqa: S101 - a move names its engine
+            assert decision.to is not None  # noqa: S101 - as above
+            at = decision.at - self.began
+            self.moves.append(Move(at=at, iid=decision.iid, to=decision.to, rule=decision.rule))
 
     async def run(self, every_s: float, told: Callable[[], None]) -> None:
         """Take a sample now and every `every_s` seconds, until cancelled; `told` after each."""
@@ -53,7 +56,7 @@ class Watch:
         """Look once."""
         core = self.router.core
         at = trio.current_time() - self.began
-        prefill_load, decode_load = self.loads(self.router)
+        decided = core.controller.last_evaluated
         waiting = core.queue.waiting + sum(desk.waiting for desk in core.desks.values())
         self.samples.append(
             Sample(
@@ -61,16 +64,7 @@ class Watch:
                 prefill=len(core.roster.takers(Phase.PREFILL)),
                 decode=len(core.roster.takers(Phase.DECODE)),
                 queue=waiting,
-                prefill_load=prefill_load,
-                decode_load=decode_load,
+                prefill_load=None if decided is None else decided.prefill_load,
+                decode_load=None if decided is None else decided.decode_load,
             )
         )
-        roles = self._look()
-        for iid, role in roles.items():
-            if role != self._roles[iid]:
-                self.moves.append(Move(at=at, iid=iid, to=role, rule=""))
-        self._roles = roles
-
-    def _look(self) -> dict[str, str]:
-        core = self.router.core
-        return {spec.iid: core.role(spec.iid).value for spec in self.router.config.engines}
