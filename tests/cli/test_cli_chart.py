@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -26,7 +27,7 @@ def parsed(*panels: Panel, title: str = "a title") -> ET.Element:
     return ET.fromstring(svg_chart(panels, title=title))  # noqa: S314 - our own text
 
 
-def panel(*series: Series, **more: bool) -> Panel:
+def panel(*series: Series, **more: Any) -> Panel:
     return Panel(title="p", x_label="x", y_label="y", series=series, **more)
 
 
@@ -185,3 +186,32 @@ def test_the_same_values_give_the_same_text_on_white() -> None:
     drawn = [svg_chart([panel(Series(name="s", points=[(1, 2)]))], title="t") for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert 'fill="#ffffff"' in drawn[0]
+
+
+def test_steps_stay_at_a_value_until_the_next() -> None:
+    steps = Series(name="s", points=[(0, 0), (1, 2), (2, 1)], dots=False, stepped=True)
+    # The last that is drawn, after the grid and the axes.
+    first, level, up, along, last = places(parsed(panel(steps)))[-5:]
+    assert first[1] == level[1]
+    assert level[0] == up[0]
+    assert up[1] == along[1]
+    assert along[0] == last[0]
+    assert up[1] < last[1] < first[1]
+
+
+def test_axes_reach_what_they_have_room_for() -> None:
+    points = Series(name="s", points=[(3, 3)])
+    place = places(parsed(panel(points, x_room=(0, 6), y_room=(6,))))[-1]
+    middle = chart._LEFT + chart._PLOT_W / 2, chart._TOP + chart._PLOT_H / 2
+    assert place == (middle[0] - 4, middle[1])
+
+
+@given(values=st.lists(st.integers(-(10**9), 10**9), min_size=2, max_size=8, unique=True))
+def test_an_axis_may_end_where_its_values_do(values: list[int]) -> None:
+    found = axis(values, log=False, from_zero=False, to_ticks=False)
+    assert found.at(min(values)) == pytest.approx(0, abs=1e-6)
+    assert found.at(max(values)) == pytest.approx(1, abs=1e-6)
+    assert all(-1e-6 <= tick.at <= 1 + 1e-6 for tick in found.ticks)
+    apart = max(values) - min(values) > 1e-3 * max(map(abs, values))
+    for tick in found.ticks if apart else ():
+        assert found.at(float(tick.label)) == pytest.approx(tick.at, abs=1e-6)

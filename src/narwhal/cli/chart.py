@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from html import escape
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import attrs
@@ -50,6 +51,8 @@ class Series:
     line: bool = True
     dots: bool = True
     dashed: bool = False
+    stepped: bool = False
+    """A line stays at a value until the next, as numbers of engines do."""
 
     def __attrs_post_init__(self) -> None:
         """Raises `ValueError` for a value that has no place on an axis."""
@@ -70,6 +73,11 @@ class Panel:
     y_log: bool = False
     y_from_zero: bool = True
     """Whether a linear y axis begins at zero, so that heights can be compared."""
+    x_room: Sequence[float] = ()
+    """Values that the x axis reaches, whether or not a point lies there."""
+    y_room: Sequence[float] = ()
+    x_to_ticks: bool = True
+    """Whether a linear x axis ends on ticks, or where its last value is."""
 
     def __attrs_post_init__(self) -> None:
         """Raises `ValueError` for a value that has no logarithm and needs one."""
@@ -117,11 +125,11 @@ def _head(title: str, width: int, height: int) -> Iterator[str]:
         f'viewBox="0 0 {width} {height}" font-family="Helvetica, Arial, sans-serif" '
         'font-size="12" fill="#222222" role="img">'
     )
-    yield f"<title>{_text(title)}</title>"
+    yield f"<title>{xml_text(title)}</title>"
     yield f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
     yield (
         f'<text x="{width / 2:g}" y="{_MARGIN + 16}" text-anchor="middle" font-size="16" '
-        f'font-weight="bold">{_text(title)}</text>'
+        f'font-weight="bold">{xml_text(title)}</text>'
     )
 
 
@@ -135,7 +143,7 @@ def _styles(panels: Sequence[Panel]) -> dict[str, _Style]:
     return styles
 
 
-def _text(text: str) -> str:
+def xml_text(text: str) -> str:
     """`text` as it may stand in XML, which has no place for most control characters."""
     kept = "".join(letter if letter.isprintable() else " " for letter in text)
     return escape(kept)
@@ -154,7 +162,7 @@ def _legend(styles: dict[str, _Style], width: int) -> tuple[list[str], int]:
             x, row = float(_MARGIN + _LEFT), row + 1
         y = _MARGIN + _TITLE_H + row * _LEGEND_H
         lines += _drawn(style.series, style, [(x, y), (x + _SAMPLE_W - 8, y)], at_middle=True)
-        lines.append(f'<text x="{x + _SAMPLE_W:g}" y="{y + 4}">{_text(name)}</text>')
+        lines.append(f'<text x="{x + _SAMPLE_W:g}" y="{y + 4}">{xml_text(name)}</text>')
         x += entry_w
     return lines, row + 1 if styles else 0
 
@@ -164,20 +172,22 @@ def _legend(styles: dict[str, _Style], width: int) -> tuple[list[str], int]:
 
 def _panel(panel: Panel, styles: dict[str, _Style]) -> Iterator[str]:
     points = [point for series in panel.series for point in series.points]
-    x_axis = axis([x for x, _ in points], log=panel.x_log, from_zero=False)
-    y_axis = axis([y for _, y in points], log=panel.y_log, from_zero=panel.y_from_zero)
+    xs = [*panel.x_room, *(x for x, _ in points)]
+    ys = [*panel.y_room, *(y for _, y in points)]
+    x_axis = axis(xs, log=panel.x_log, from_zero=False, to_ticks=panel.x_to_ticks)
+    y_axis = axis(ys, log=panel.y_log, from_zero=panel.y_from_zero)
     yield (
         f'<text x="{_LEFT + _PLOT_W / 2:g}" y="{_TOP - 12}" text-anchor="middle" font-size="13" '
-        f'font-weight="bold">{_text(panel.title)}</text>'
+        f'font-weight="bold">{xml_text(panel.title)}</text>'
     )
     yield from _grid(x_axis, y_axis)
     yield (
         f'<text x="{_LEFT + _PLOT_W / 2:g}" y="{_TOP + _PLOT_H + 38}" text-anchor="middle">'
-        f"{_text(panel.x_label)}</text>"
+        f"{xml_text(panel.x_label)}</text>"
     )
     yield (
         f'<text transform="translate(14 {_TOP + _PLOT_H / 2:g}) rotate(-90)" '
-        f'text-anchor="middle">{_text(panel.y_label)}</text>'
+        f'text-anchor="middle">{xml_text(panel.y_label)}</text>'
     )
     for series in panel.series:
         places = [(_x(x_axis.at(x)), _y(y_axis.at(y))) for x, y in series.points]
@@ -210,7 +220,7 @@ def _drawn(
 ) -> Iterator[str]:
     """A series at its places in pixels; with `at_middle` one dot, between the two ends."""
     if series.line and len(places) > 1:
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in _corners(series, places))
         dashes = ' stroke-dasharray="6 4"' if series.dashed else ""
         yield (
             f'<path d="M{path}" fill="none" stroke="{style.colour}" stroke-width="2" '
@@ -222,6 +232,19 @@ def _drawn(
             places = [((x0 + x1) / 2, y)]
         for x, y in places:
             yield f'<path d="{_dot(style.shape, x, y)}" fill="{style.colour}"/>'
+
+
+def _corners(
+    series: Series, places: Sequence[tuple[float, float]]
+) -> Sequence[tuple[float, float]]:
+    """The places, and for steps the ends of the levels between them."""
+    if not series.stepped:
+        return places
+    levels = ((x, y) for (_, y), (x, _) in pairwise(places))
+    return [
+        places[0],
+        *(corner for pair in zip(levels, places[1:], strict=True) for corner in pair),
+    ]
 
 
 def _dot(shape: str, x: float, y: float) -> str:

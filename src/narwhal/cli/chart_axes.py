@@ -59,9 +59,14 @@ class LogAxis:
 Axis = LinearAxis | LogAxis
 
 
-def axis(values: Sequence[float], *, log: bool, from_zero: bool) -> Axis:
-    """An axis that has room for finite `values`, positive ones if it is to be logarithmic."""
-    return _log_axis(values) if log else _linear_axis(values, from_zero=from_zero)
+def axis(values: Sequence[float], *, log: bool, from_zero: bool, to_ticks: bool = True) -> Axis:
+    """An axis that has room for finite `values`, positive ones if it is to be logarithmic.
+
+    A linear one ends on ticks, or else at the outermost of `values`.
+    """
+    if log:
+        return _log_axis(values)
+    return _linear_axis(values, from_zero=from_zero, to_ticks=to_ticks)
 
 
 def _between(value: float, low: float, high: float) -> float:
@@ -71,19 +76,23 @@ def _between(value: float, low: float, high: float) -> float:
 # Linear
 
 
-def _linear_axis(values: Sequence[float], *, from_zero: bool) -> LinearAxis:
+def _linear_axis(values: Sequence[float], *, from_zero: bool, to_ticks: bool) -> LinearAxis:
     values = [*values, 0.0] if from_zero or not values else values
     largest = max(map(abs, values))
     exponent = _exponent(largest)
     unit = 10.0**exponent
     low, high = _apart(min(values) / unit, max(values) / unit, from_zero=from_zero)
     step = _nice_step((high - low) / _TICKS)
-    # Ends on ticks; an end that is there already stays, whatever rounding has made of it.
+    # An end that is on a tick already stays, whatever rounding has made of it.
     first, last = math.floor(low / step + _SAME), math.ceil(high / step - _SAME)
+    if to_ticks:
+        low, high = first * step, last * step
     ticks = tuple(
-        Tick(_between(n, first, last), _label(n, step, exponent)) for n in range(first, last + 1)
+        Tick(_between(n * step, low, high), _label(n, step, exponent))
+        for n in range(first, last + 1)
+        if low - _SAME * step <= n * step <= high + _SAME * step
     )
-    return LinearAxis(first * step, last * step, exponent, ticks)
+    return LinearAxis(low, high, exponent, ticks)
 
 
 def _exponent(largest: float) -> int:

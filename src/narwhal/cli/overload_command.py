@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from narwhal.cli.chart import svg_chart
 from narwhal.cli.overload_report import as_json, as_text, panels
-from narwhal.cli.running import fail
+from narwhal.cli.progress import passed_on
+from narwhal.cli.written import check_writable, write_text
 from narwhal.simulate.overload import Experiment, run_overload
 from narwhal.simulate.overload.batch import DECODE, LOADS, OFF, PREFILL, REQUESTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from narwhal.simulate.overload import Figures
 
 LEAST_LOAD, MOST_LOAD = 0.01, 20.0
@@ -131,51 +126,17 @@ def overload(
     emulated engines, in virtual time: with exact profiles, with profiles that are off, and with
     admission open. The same seed gives the same figures.
     """
-    _check_plot(plot)
+    check_writable("--plot", plot)
     experiment = Experiment(
         loads=loads, requests=requests, seed=seed, off=off, prefill=prefill, decode=decode
     )
     runs = run_overload(experiment, jobs=jobs)
-    figures = list(_shown(runs, len(experiment.points), shown=form == "text"))
+    figures = list(passed_on(runs, "runs", len(experiment.points), shown=form == "text"))
     if plot is not None:
         _draw(plot, experiment, figures)
     click.echo(as_json(experiment, figures) if form == "json" else as_text(experiment, figures))
 
 
-def _check_plot(plot: str | None) -> None:
-    """Say now that a plot will not be written, and not after all the work."""
-    if plot is None:
-        return
-    folder = Path(plot).absolute().parent
-    if Path(plot).is_dir() or not os.access(folder, os.W_OK):
-        raise _unwritable(plot, "it is a folder" if Path(plot).is_dir() else f"see {folder}")
-
-
-def _unwritable(plot: str, why: str) -> click.exceptions.Exit:
-    return fail(f"--plot: {plot} cannot be written ({why}); give a file in a folder that you own")
-
-
 def _draw(plot: str, experiment: Experiment, figures: list[Figures]) -> None:
     text = svg_chart(panels(experiment, figures), title="Load and what is served in time")
-    try:
-        Path(plot).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(plot, error.strerror or str(error)) from error
-
-
-def _shown(runs: Iterable[Figures], count: int, *, shown: bool) -> Iterator[Figures]:
-    """Pass runs on, and show how far it is if somebody looks."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
-    ) as progress:
-        task = progress.add_task("runs", total=count)
-        for each in runs:
-            progress.update(task, advance=1)
-            yield each
+    write_text("--plot", plot, text)

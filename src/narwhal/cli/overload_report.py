@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from narwhal.cli.chart import Panel, Series
+from narwhal.cli.table import listed, percent, table
 from narwhal.simulate.overload import Arm
 from narwhal.simulate.overload.batch import TPOT_S, TTFT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from narwhal.simulate.overload import Experiment, Figures
 
@@ -63,9 +64,8 @@ def as_text(experiment: Experiment, figures: Sequence[Figures]) -> str:
         f"counted   {counted}",
         "",
     ]
-    rows = [_HEAD, *(_row(each, experiment.off) for each in figures)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(about + [_line(row, widths) for row in rows])
+    rows = [_row(each, experiment.off) for each in figures]
+    return "\n".join(about + table(_HEAD, rows, left=_TEXT_COLUMNS))
 
 
 def _row(each: Figures, off: float) -> tuple[str, ...]:
@@ -73,35 +73,14 @@ def _row(each: Figures, off: float) -> tuple[str, ...]:
         arm_name(each.arm, off),
         f"{each.load:g}",
         f"{each.offered_rate:.1f}",
-        _percent(each.admitted / each.offered),
-        _percent(each.share(each.ttft_met)),
-        _percent(each.share(each.first_token_met)),
-        _percent(each.share(each.tpot_met)),
+        percent(each.admitted / each.offered),
+        percent(each.share(each.ttft_met)),
+        percent(each.share(each.first_token_met)),
+        percent(each.share(each.tpot_met)),
         f"{each.goodput:.1f}",
         f"{each.good_tokens_rate:.0f}",
-        _listed({**each.refused, **{f"{code} (failed)": n for code, n in each.failed.items()}}),
+        listed({**each.refused, **{f"{code} (failed)": n for code, n in each.failed.items()}}),
     )
-
-
-def _percent(share: float | None) -> str:
-    """Rounded, but never to all or nothing if it is neither."""
-    if share is None:
-        return "-"
-    if 0.0 < share < 1.0:
-        return f"{min(99.9, max(0.1, 100 * share)):.1f} %"
-    return f"{100 * share:.0f} %"
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "-"
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = (
-        cell.ljust(width) if name in _TEXT_COLUMNS else cell.rjust(width)
-        for name, cell, width in zip(_HEAD, row, widths, strict=True)
-    )
-    return "  ".join(cells).rstrip()
 
 
 # JSON

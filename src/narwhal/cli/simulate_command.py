@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from narwhal.cli.overload_command import overload
+from narwhal.cli.progress import passed_on
+from narwhal.cli.replay_command import replay
 from narwhal.cli.running import fail, fail_config
+from narwhal.cli.tune_command import tune
 from narwhal.config import load_fleet
 from narwhal.model import ConfigError
 from narwhal.simulate import INVARIANTS, draw_plan, run_world
@@ -21,8 +22,6 @@ from narwhal.simulate.batch import Size, Summary, run_seeds, summarize, total
 from narwhal.simulate.plan import ENGINES, REQUESTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from narwhal.config import FleetConfig
 
 
@@ -98,7 +97,10 @@ def chaos(
         summaries = [_traced(seed, size, trace)]
     else:
         worlds = run_seeds(seed, runs, size, jobs=jobs, fail_fast=fail_fast)
-        summaries = list(_shown(worlds, runs, shown=form == "text"))
+        shown = passed_on(
+            worlds, "worlds", runs, shown=form == "text", failed=lambda each: bool(each.violations)
+        )
+        summaries = list(shown)
     if form == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(_document(summaries))).decode())
     else:
@@ -114,7 +116,8 @@ def invariants() -> None:
         click.echo(f"{each.name}\n    {each.says}")
 
 
-simulate_group.add_command(overload)
+for command in (overload, replay, tune):
+    simulate_group.add_command(command)
 
 
 def _load(fleet: str | None) -> FleetConfig | None:
@@ -135,27 +138,6 @@ def _traced(seed: int, size: Size, path: str) -> Summary:
     except OSError as error:
         raise fail(f"--trace: {path} cannot be written ({error.strerror})") from error
     return summarize(judged, real_s=0.0)
-
-
-def _shown(summaries: Iterable[Summary], runs: int, *, shown: bool) -> Iterator[Summary]:
-    """Pass worlds on, and show how far it is if somebody looks."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
-    ) as progress:
-        task = progress.add_task("worlds", total=runs)
-        failed = 0
-        for each in summaries:
-            failed += bool(each.violations)
-            said = f"worlds ({failed} failed)" if failed else "worlds"
-            progress.update(task, advance=1, description=said)
-            yield each
 
 
 def _replay_options(fleet: str | None, requests: int, engines: int) -> str:
