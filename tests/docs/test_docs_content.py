@@ -10,12 +10,15 @@ from docs_pages import DOCS, ROOT, table
 
 import narwhal
 from narwhal.app import lifecycle
+from narwhal.config import presets
 from narwhal.config.effective import limits
 from narwhal.config.example import example_fleet
 from narwhal.fleet import TRANSITIONS, Event, contract
 from narwhal.fleet.diagram import transitions_markdown
 from narwhal.model import Limit, Phase, Terminal
 from narwhal.monitor import Check
+from narwhal.roles import Gate, Rule
+from narwhal.roles.tables import table as rules_table
 from narwhal.telemetry.codes import ERROR_CODES
 from narwhal.telemetry.reference import catalogue_markdown
 
@@ -42,6 +45,18 @@ def test_the_metrics_page_is_the_catalogue_s() -> None:
     assert read("metrics.md") == catalogue_markdown(), (
         "make it again: python -m narwhal.telemetry.reference > docs/metrics.md"
     )
+
+
+def test_the_tables_of_role_control_are_those_of_the_code() -> None:
+    page = read("roles.md")
+    assert rules_table(Rule) in page, "python -m narwhal.roles.tables rules"
+    assert rules_table(Gate) in page, "python -m narwhal.roles.tables gates"
+    assert presets.table() in page, "python -m narwhal.config.presets"
+
+
+def test_every_rule_and_gate_says_what_it_is() -> None:
+    for kind in (Rule, Gate):
+        assert rules_table(kind).count("\n") == len(kind) + 2
 
 
 def test_the_tables_of_engine_states_are_those_of_the_code() -> None:
