@@ -26,12 +26,13 @@ from narwhal.testing import MemoryFleet
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from narwhal.config import FleetConfig
     from narwhal.fleet import Transition
     from narwhal.router import Router
     from narwhal.simulate.callers import Caller
     from narwhal.simulate.plan import Plan
     from narwhal.simulate.trace import Trace
-    from narwhal.telemetry import RequestRow
+    from narwhal.telemetry import LiveState, RequestRow
 
 # After the last request: release legs, and engines' answers that are seen off, take a second.
 SETTLE_S = 3.0
@@ -205,8 +206,7 @@ class World:
             for phase, most in places.items():
                 taken = engine.residents[phase]
                 wrong[f"{engine.iid} has {taken} legs of {phase}"] = 0 < most < taken
-        roles = [engine.role for engine in live.engines]
-        wrong[f"the roles are {roles}"] = roles != [spec.role for spec in config.engines]
+        wrong |= _wrong_roles(config, live)
         return [text for text, is_so in wrong.items() if is_so]
 
     def _see(self, invariant: str, text: str) -> None:
@@ -314,3 +314,21 @@ class ErrorLog(logging.Handler):
     ) -> None:
         for name in self._LOGGERS:
             logging.getLogger(name).removeHandler(self)
+
+
+def _wrong_roles(config: FleetConfig, live: LiveState) -> dict[str, bool]:
+    """What role control may not do: move what is pinned, go below a floor, or forget a move."""
+    assert live.roles is not None  # noqa: S101 - every router has it
+    flips = live.roles.flips
+    roles = {spec.iid: spec.role for spec in config.engines} | {f.iid: f.to for f in flips}
+    pinned = {spec.iid for spec in config.engines if spec.pin}
+    least = config.controller
+    wrong = {
+        f"{engine.iid} is {engine.role}, which no move says": engine.role is not roles[engine.iid]
+        for engine in live.engines
+    }
+    for flip in flips:
+        wrong[f"{flip.iid} is pinned and moved"] = flip.iid in pinned
+        low = flip.split.prefill < least.min_prefill or flip.split.decode < least.min_decode
+        wrong[f"a move left {flip.split}, below a floor"] = low
+    return wrong
