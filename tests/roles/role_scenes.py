@@ -98,6 +98,11 @@ class Scene:
         for iid in iids or tuple(self.engines):
             self.engines[iid] = attrs.evolve(self.engines[iid], **changes)
 
+    def add(self, iid: str, role: Role, **changes: Any) -> None:
+        """One engine more, which the fleet file would have had all along."""
+        self.engines[iid] = EngineNow(iid=iid, role=role, **changes)
+        self.controller.corrections._factors[iid] = 1.0
+
     @property
     def roles(self) -> str:
         """Who has which role: `p0 p1 | d0 d1`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from role_scenes import DECODE_HEAVY, PREFILL_HEAVY, Scene
 
@@ -39,7 +41,7 @@ def test_72_one_engine_a_pass_is_given_back_to_prefill() -> None:
         pytest.param(["d0"], {"min_prefill": 2, "min_decode": 2}, id="7.2 both floors hold"),
     ],
 )
-def test_72_what_cannot_be_restored_is_reported(dead: list[str], floors: dict[str, int]) -> None:
+def test_72_what_cannot_be_restored_is_reported(dead: list[str], floors: dict[str, Any]) -> None:
     scene = Scene(2, 2, reactive=CALM, **floors)
     lost(scene, *dead)
     before = scene.roles
