@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
 from narwhal.emulator import Leg
 from narwhal.fleet import EngineState
-from narwhal.model import FailureClass, Phase, RequestFailed
+from narwhal.model import FailureClass, Phase, RequestFailed, Role
 from narwhal.router import Router
 from narwhal.telemetry import Probe, ProbeResult, RequestRow
 from narwhal.testing import MemoryFleet, fleet_config, open_fleet, run_seeded
@@ -70,6 +71,7 @@ def play(
     seed: int = 0,
     recovery: dict[str, Any] | None = None,
     controller: dict[str, Any] | None = None,
+    pin: bool = False,
     **serving: Any,
 ) -> None:
     serving = {"max_attempts": 2, "handoff_timeout_s": 20.0} | serving
@@ -80,6 +82,9 @@ def play(
         recovery=recovery or {},
         controller=controller or {},
     )
+    if pin:
+        engines = tuple(attrs.evolve(each, pin=True) for each in config.engines)
+        config = attrs.evolve(config, engines=engines)
 
     async def main() -> None:
         async with open_fleet(config, seed=seed) as fleet, fleet.open_router() as router:
@@ -202,7 +207,28 @@ def test_all_engines_down_and_back_serve_again_within_two_passes() -> None:
     play(script)
 
 
-def test_one_role_gone_leaves_the_other_to_do_both() -> None:
+def test_one_role_gone_gets_an_engine_of_the_other_and_keeps_it() -> None:
+    """The floor is restored; who comes back has the role that it had, and nothing is undone."""
+
+    async def script(scene: Scene) -> None:
+        roster = scene.router.core.roster
+        for iid in ("p0", "p1"):
+            scene.fleet[iid].take_down()
+        await scene.until(lambda: {scene.state("p0"), scene.state("p1")} == {S.EJECTED})
+        await scene.until(lambda: roster.roles["d0"] is Role.PREFILL, within=2.0)
+        assert await scene.ask(4) == 4
+        assert roster.takers(Phase.PREFILL) == ["d0"]
+        assert roster.takers(Phase.DECODE) == ["d1"]
+        for iid in ("p0", "p1"):
+            scene.fleet[iid].restart()
+        await scene.until(lambda: scene.states == {S.SERVING})
+        assert roster.takers(Phase.PREFILL) == ["p0", "p1", "d0"]
+        assert await scene.ask(4) == 4
+
+    play(script)
+
+
+def test_one_role_gone_leaves_the_other_to_do_both_if_its_engines_are_pinned() -> None:
     async def script(scene: Scene) -> None:
         for iid in ("p0", "p1"):
             scene.fleet[iid].take_down()
@@ -214,7 +240,7 @@ def test_one_role_gone_leaves_the_other_to_do_both() -> None:
         await scene.until(lambda: scene.states == {S.SERVING})
         assert scene.router.core.roster.takers(Phase.PREFILL) == ["p0", "p1"]
 
-    play(script)
+    play(script, pin=True)
 
 
 def test_a_restart_is_noticed_and_what_was_known_of_the_old_process_is_over() -> None:

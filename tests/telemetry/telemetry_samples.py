@@ -12,6 +12,16 @@ from narwhal.admission import Cause
 from narwhal.fleet import EngineState, Event, Transition
 from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
 from narwhal.placement import Why
+from narwhal.roles import (
+    Decision,
+    Estimate,
+    EvidenceState,
+    Flip,
+    Projection,
+    Rule,
+    Split,
+    Verdict,
+)
 from narwhal.telemetry import (
     AttemptResult,
     AttemptRow,
@@ -22,6 +32,7 @@ from narwhal.telemetry import (
     Probe,
     ProbeResult,
     RequestRow,
+    RolesView,
     Telemetry,
 )
 
@@ -95,6 +106,33 @@ CHANGE = Transition(
     reason="3 failures in a row: stream",
 )
 
+MOVE = Decision(
+    at=12.0,
+    verdict=Verdict.MOVED,
+    rule=Rule.TOWARD_DECODE,
+    iid="n0",
+    to=Role.DECODE,
+    split=Split(2, 1),
+    proposed=Split(1, 2),
+    prefill_load=0.25,
+    decode_load=1.5,
+    now=Projection(split=Split(2, 1), prefill=0.25, decode=1.75),
+    then=Projection(split=Split(1, 2), prefill=0.5, decode=0.875),
+)
+_DEMAND = Estimate(span_s=60.0, arrivals=30, prefill=0.75, service_s=1.5, tokens=40.0, context=512)
+ROLES = RolesView(
+    now=12.5,
+    advisory=False,
+    preset="reference",
+    decision=MOVE,
+    proposal=MOVE,
+    evidence=EvidenceState(elapsed_s=61.0, arrivals=30, closed=True),
+    short=_DEMAND,
+    long=attrs.evolve(_DEMAND, span_s=120.0, arrivals=70),
+    flips=(Flip(at=12.0, iid="n0", to=Role.DECODE, rule=Rule.TOWARD_DECODE, split=Split(1, 2)),),
+    corrections={"n0": 1.0, "n1": 1.25},
+)
+
 LIVE = LiveState(
     ready=True,
     draining=True,
@@ -103,6 +141,7 @@ LIVE = LiveState(
     retained=7,
     retry_credits=9.5,
     takers={Phase.PREFILL: ("n0",), Phase.DECODE: ("n0", "n1")},
+    roles=ROLES,
     engines=tuple(
         EngineView(
             iid=iid,
@@ -170,6 +209,7 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.engine_failed("n1", FailureClass.TIMEOUT)
     telemetry.engine_changed(CHANGE, ts=1_700_000_001.5)
     telemetry.engine_restarted("n1")
+    telemetry.decided(MOVE)
     telemetry.probed(Probe.HEALTH, ProbeResult.PASSED)
     telemetry.kv_released()
     telemetry.kv_orphaned(release_failed=True)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from telemetry_samples import (
     ENGINES,
     LIVE,
+    MOVE,
     ROW,
     FixedSource,
     everything_happens,
@@ -129,3 +130,10 @@ def test_a_histogram_cell_counts_as_prometheus_clients_own(values: list[float], 
     assert dict(cell.buckets()) == expected
     assert cell.count == len(values)
     assert cell.total == pytest.approx(sum(values))
+
+
+def test_what_is_counted_with_every_evaluation_is_shown_but_not_kept() -> None:
+    telemetry = make_telemetry()
+    telemetry.decided(MOVE)
+    assert value(scraped(telemetry), "role_gates_total", gate="none") == 1
+    assert telemetry.counters().series == {"role_moves_total": {("n0", "decode"): 1.0}}

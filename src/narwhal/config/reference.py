@@ -52,9 +52,7 @@ $ narwhal-trio config example > fleet.json
 
 ## What has no effect yet
 
-Every setting is checked, and some wait for what will use them: `controller`,
-`recovery` but for `failure_quarantine_s`, `engine.health_timeout_s`, and
-`engines[].attestation_url`.
+Every setting is checked, and one waits for what will use it: `engines[].attestation_url`.
 """
 
 _RULES = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from narwhal.model import Role
@@ -28,7 +29,7 @@ def candidate(
     free = [engine for engine in pool if not engine.pinned]
     if not free:
         return Gate.UNAVAILABLE
-    free = [each for each in free if now - moved_at.get(each.iid, -dwell_s + now) >= dwell_s]
+    free = [each for each in free if now - moved_at.get(each.iid, -inf) >= dwell_s]
     if not free:
         return Gate.DWELL
     if most_decodes is not None:

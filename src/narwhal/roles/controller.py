@@ -147,7 +147,7 @@ class RoleController:
             at=now, rule=rule, to=to, split=snapshot.split, proposed=snapshot.split.toward(to)
         )
         if isinstance(found, Gate):
-            return attrs.evolve(decision, gate=found)
+            return self._cleared(decision, found)
         return self._carried_out(decision, found.iid)
 
     # Adjacent splits (sections 7.3, 7.5, 7.6)
@@ -201,7 +201,10 @@ class RoleController:
             return self._cleared(decision, Gate.WEAK_DEMAND)
         if here.worst < settings.content_below:
             return self._cleared(decision, Gate.CONTENT)
-        to, here, then = self._best(snapshot.split, {to: demands[to] for to in directions}, profile)
+        may = [to for to in directions if min(attrs.astuple(snapshot.split.toward(to))) >= 0]
+        if not may:
+            return self._cleared(decision, Gate.FLOOR)
+        to, here, then = self._best(snapshot.split, {to: demands[to] for to in may}, profile)
         decision = attrs.evolve(decision, now=here, then=then)
         if not self._pays(here, then):
             return self._cleared(decision, Gate.MARGIN)
@@ -214,12 +217,10 @@ class RoleController:
         """The direction that improves the worst ratio most; the split's ratios now, and then."""
         options = []
         for to, demand in demands.items():
-            then = split.toward(to)
-            if then.prefill >= 0 and then.decode >= 0:
-                here, there = (
-                    project(each, demand, profile, self.targets) for each in (split, then)
-                )
-                options.append((to, here, there))
+            here, there = (
+                project(each, demand, profile, self.targets) for each in (split, split.toward(to))
+            )
+            options.append((to, here, there))
         return min(options, key=_improvement)
 
     def _seats(self, context: float) -> float:

@@ -126,7 +126,7 @@ class DemandHistory:
         return last
 
     def _forget(self, now: float) -> None:
-        while self._buckets and self._buckets[0].begins + self._width < now - self._window_s:
+        while self._buckets and self._buckets[0].begins + self._width <= now - self._window_s:
             self._buckets.popleft()
 
 

@@ -80,6 +80,9 @@ class Metric:
     scale: Scale | None = attrs.field(default=None, kw_only=True)
     scraped: bool = attrs.field(default=False, kw_only=True)
     """Whether it is read from the router's state at each scrape rather than counted."""
+    kept: bool = attrs.field(default=True, kw_only=True)
+    """Whether a router that is started again counts on from it. What is counted with every
+    evaluation is not: the state file would have to be written for nothing else."""
 
     @property
     def full_name(self) -> str:
@@ -409,6 +412,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "decisions",
         "Decisions of role control, by the rule and by what became of the roles.",
         (RULE, VERDICT),
+        kept=False,
     ),
     Metric(
         "role_gates_total",
@@ -416,6 +420,7 @@ CATALOGUE: tuple[Metric, ...] = (
         "decisions",
         "Decisions of role control, by what kept the roles as they are.",
         (GATE,),
+        kept=False,
     ),
     Metric(
         "pool_engines",
@@ -468,7 +473,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "demand_prefill_ratio",
         Kind.GAUGE,
-        "engines",
+        "ratio",
         "Prefill seconds that are asked for in a second.",
         (HORIZON,),
         scraped=True,
@@ -484,7 +489,7 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "evidence_seconds",
         Kind.GAUGE,
-        "s",
+        "seconds",
         "Age of the window of arrival evidence.",
         scraped=True,
     ),

@@ -101,13 +101,13 @@ class Cells:
         return self._histograms[name]
 
     def counters(self) -> dict[str, dict[tuple[str, ...], float]]:
-        """The counters that are not zero, by name and label values."""
+        """The counters that are kept and not zero, by name and label values."""
         found = {
             metric.name: {
                 key: cell.value for key, cell in self._cells[metric.name].items() if cell.value
             }
             for metric in self._metrics
-            if metric.kind is Kind.COUNTER
+            if metric.kind is Kind.COUNTER and metric.kept
         }
         return {name: series for name, series in found.items() if series}
 

@@ -20,7 +20,8 @@ COUNTED = {
     for metric in CATALOGUE
     if metric.kind is Kind.COUNTER and not metric.scraped
 }
-"""The metrics that `Counters` has: every counter that is counted as things happen."""
+"""The metrics that `Counters` may have: every counter that is counted as things happen. Those that
+are not `kept` are never written, but a document that has them is read."""
 
 REJECTION_CODES = CODE_LABELS
 """What `Counters.rejections` can have for keys."""
