@@ -29,6 +29,7 @@ from narwhal.profiles.reading import (
     read_list,
     unknown_keys,
 )
+from narwhal.roles import Risk
 from narwhal.telemetry import Counters
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "narwhal.state"
 VERSION = 1
-_KEYS = ("schema", "schema_version", "written_at", "model", "engines", "counters", "rejections")
+_HEAD = ("written_at", "model", "risk", "risk_at")
+_KEYS = ("schema", "schema_version", *_HEAD, "engines", "counters", "rejections")
 
 
 @attrs.frozen(kw_only=True)
@@ -75,6 +77,10 @@ class SavedState:
     model: str
     engines: tuple[EngineRecord, ...] = attrs.field(converter=_by_name)
     counters: Counters = attrs.field(factory=Counters)
+    risk: Risk | None = None
+    """What role control last began to collect evidence anew for."""
+    risk_at: float | None = None
+    """When that was, Unix time."""
 
     def tells(self, other: SavedState | None) -> bool:
         """Whether there is anything in it that `other` does not say, its time apart."""
@@ -91,6 +97,8 @@ def state_bytes(state: SavedState) -> bytes:
         "schema_version": VERSION,
         "written_at": state.written_at,
         "model": state.model,
+        "risk": state.risk,
+        "risk_at": state.risk_at,
         "engines": [attrs.asdict(engine) for engine in state.engines],
         "counters": counters_document(state.counters),
         "rejections": dict(sorted(state.counters.rejections.items())),
@@ -121,9 +129,7 @@ def _read(document: object) -> SavedState:
         # Another kind of file, or another version of it: what else is in it means nothing here.
         raise Faults(judged(document, faults))
     faults = unknown_keys(document, _KEYS)
-    head, found = read_flat(
-        {key: document[key] for key in ("written_at", "model") if key in document}, HeadFields
-    )
+    head, found = read_flat({key: document[key] for key in _HEAD if key in document}, HeadFields)
     faults += found
     names = engine_names(document.get("engines"))
     engines, found = _read_engines(document, names)
@@ -132,6 +138,7 @@ def _read(document: object) -> SavedState:
     faults += found
     if faults := judged(document, faults):
         raise Faults([labelled(fault, "engines", names) for fault in faults])
+    head["risk"] = None if head["risk"] is None else Risk(head["risk"])
     return SavedState(**head, engines=tuple(engines), counters=counters)
 
 

@@ -12,6 +12,7 @@ from narwhal.config.settings import about, checked
 from narwhal.config.texts import EngineId, EngineUrl, Name, TextKind
 from narwhal.fleet import EngineState
 from narwhal.model import Role
+from narwhal.roles import Risk
 
 # As far as calendars go.
 _TIMES = Bounds(low=0, high=253402300799)
@@ -33,6 +34,7 @@ def _choice(kind: type[StrEnum]) -> TextKind:
 
 _Text = Annotated[str, TextKind(name="text", form="any", complaint=_any_text)]
 _RoleName = Annotated[str, _choice(Role)]
+_RiskName = Annotated[str, _choice(Risk)]
 _StateName = Annotated[str, _choice(EngineState)]
 
 
@@ -57,3 +59,9 @@ class HeadFields:
 
     written_at: float = attrs.field(metadata=about("When it was written.", unit="s", bounds=_TIMES))
     model: Name = attrs.field(metadata=about("The fleet's model."))
+    risk: _RiskName | None = attrs.field(
+        default=None, metadata=about("What evidence for role control was last collected anew for.")
+    )
+    risk_at: float | None = attrs.field(
+        default=None, metadata=about("When that was.", unit="s", bounds=_TIMES)
+    )

@@ -19,7 +19,7 @@ from narwhal.roles.evidence import Evidence, Risk, rising
 from narwhal.roles.loads import Targets, decode_load, demand_of, prefill_load, project
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from narwhal.config import FleetConfig
     from narwhal.profiles import Profile
@@ -373,10 +373,6 @@ class RoleController:
             self.demand.over(settings.evidence_span_s, now),
             self.demand.over(settings.window_s, now),
         )
-
-    def restore(self, flips: Iterable[Flip]) -> None:
-        """Begin with the history of an earlier router."""
-        self.flips.extend(flips)
 
     def restarted(self, iid: str) -> None:
         """Another process answers as `iid`."""

@@ -50,6 +50,11 @@ class Evidence:
         """What it was last reset by."""
         return self._risk
 
+    @property
+    def risk_at(self) -> float | None:
+        """When that was; the time that `reset` was given."""
+        return None if self._risk is None else self._begun
+
     def arrived(self, now: float) -> None:
         """A request came."""
         self._begin(now)

@@ -57,6 +57,8 @@ class Core:
         self.telemetry = telemetry
         self.rng = rng
         self.wall_clock = wall_clock
+        self.wall_ahead_s = wall_clock() - trio.current_time()
+        """What dates moments of Trio's clock; taken once, so that each has one date."""
         self.ledger = Ledger(engines)
         self.orphans = Orphans()
         self.prices = Prices(config, self.ledger, self.orphans, profiles)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
+import trio
+
 from narwhal.monitor import EngineRecord, SavedState, standing
 
 if TYPE_CHECKING:
@@ -14,11 +16,15 @@ if TYPE_CHECKING:
 
 def saved_state(core: Core) -> SavedState:
     """What is to outlive this router. Synchronous, so that all of it is of one moment."""
+    evidence = core.controller.evidence
+    at = evidence.risk_at
     return SavedState(
         written_at=max(0.0, core.wall_clock()),
         model=core.config.model,
         engines=tuple(_record(core, spec) for spec in core.config.engines),
         counters=core.telemetry.counters(),
+        risk=evidence.last_risk,
+        risk_at=None if at is None else max(0.0, at + core.wall_ahead_s),
     )
 
 
@@ -32,6 +38,11 @@ def take_up(core: Core, saved: SavedState) -> None:
     processes = {iid: process for iid, process in known.items() if process is not None}
     core.roster.restore(states, processes)
     core.telemetry.resume(saved.counters)
+    if saved.risk is not None and saved.risk_at is not None:
+        now = trio.current_time()
+        # A wall clock may have been set meanwhile; nothing happened in the future.
+        ago = max(0.0, now + core.wall_ahead_s - saved.risk_at)
+        core.controller.evidence.restore(ago, now, saved.risk)
 
 
 def _record(core: Core, spec: EngineSpec) -> EngineRecord:
