@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import attrs
@@ -13,6 +14,7 @@ from state_worlds import MemoryStore, running
 from narwhal.config import FleetConfig
 from narwhal.fleet import EngineState
 from narwhal.model import Phase, Role
+from narwhal.roles import Gate
 from narwhal.telemetry import RoleRow
 from narwhal.testing import TimeModel, fleet_config, open_fleet, run_seeded
 
@@ -175,7 +177,7 @@ def test_pins_hold_while_demand_asks_for_the_contrary() -> None:
             "d1": Role.DECODE,
         }
         gates = stage.router.telemetry.metrics.role_gates
-        assert gates["unavailable"].value > 0
+        assert gates[Gate.UNAVAILABLE].value > 0
 
     play(body, config(pinned=("p0", "p1")), time=SLOW)
 
@@ -186,7 +188,7 @@ def test_advisory_changes_nothing_and_is_shown() -> None:
         await ask_for_tokens(stage, 40.0)
         assert roles(stage) == before
         assert {row.verdict for row in role_rows(stage)} == {"advised"}
-        document: Any = stage.router.telemetry.state(now=trio.current_time())
+        document: Any = json.loads(stage.router.telemetry.state(trio.current_time()))
         shown = document["roles"]
         assert shown["advisory"] is True
         assert shown["flips"] == []
