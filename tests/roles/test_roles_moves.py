@@ -232,6 +232,17 @@ def test_75_nothing_is_urgent_below_expand() -> None:
     assert [at for at, _, _ in scene.moves(20)] == [15.0]
 
 
+def test_75_nothing_is_urgent_where_the_other_side_would_be_over_its_target() -> None:
+    """Mixed pressure: prefill from 1.75 to 1.17, but decode at 1.41."""
+    scene = prompt_scene(
+        Demand(4, 700, 110), thresholds={"sustained_intervals": 3}, reactive={"urgent": True}
+    )
+    scene.run(11)
+    proposed = scene.controller.last_proposed
+    assert proposed is not None
+    assert (proposed.rule, proposed.needed) == (Rule.MIXED_PRESSURE, 3)
+
+
 @pytest.mark.parametrize(("content_below", "moves"), [(1.0, 1), (1.3, 0)])
 def test_content_below(content_below: float, moves: int) -> None:
     """The worst ratio is 1.19, and a little more at first."""
