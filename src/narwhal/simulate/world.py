@@ -205,8 +205,9 @@ class World:
             for phase, most in places.items():
                 taken = engine.residents[phase]
                 wrong[f"{engine.iid} has {taken} legs of {phase}"] = 0 < most < taken
-        roles = [engine.role for engine in live.engines]
-        wrong[f"the roles are {roles}"] = roles != [spec.role for spec in config.engines]
+        for engine, spec in zip(live.engines, config.engines, strict=True):
+            moved = engine.role is not spec.role
+            wrong[f"{engine.iid} is pinned and has the role {engine.role}"] = spec.pin and moved
         return [text for text, is_so in wrong.items() if is_so]
 
     def _see(self, invariant: str, text: str) -> None:
