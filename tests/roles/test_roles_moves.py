@@ -129,14 +129,14 @@ def test_75_shrink_and_source_guard(shrink: float, guard: str, moves: bool) -> N
 
 
 def test_75_relative_the_source_stays_below_its_own_target() -> None:
-    demand = Demand(4, 700, 110)
-    scene = prompt_scene(demand, reactive={"source_guard": "relative"})
-    decisions = [each for each in scene.run(40) if each.proposed is not None]
-    assert decisions
-    for each in decisions:
-        assert each.then is not None
-        if each.rule is Rule.CONSOLIDATION and each.then.decode >= 1.0:
-            assert each.gate is Gate.SOURCE
+    """3P1D would put prefill at 1.17 instead of 1.75, and decode at 1.41."""
+    scene = prompt_scene(
+        Demand(4, 700, 110), thresholds={"expand": 5.0}, reactive={"source_guard": "relative"}
+    )
+    assert scene.moves(40) == []
+    proposed = scene.controller.last_proposed
+    assert proposed is not None
+    assert (proposed.rule, proposed.gate) == (Rule.CONSOLIDATION, Gate.SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -232,6 +232,17 @@ def test_75_nothing_is_urgent_below_expand() -> None:
     assert [at for at, _, _ in scene.moves(20)] == [15.0]
 
 
+def test_75_nothing_is_urgent_where_the_other_side_would_be_over_its_target() -> None:
+    """Mixed pressure: prefill from 1.75 to 1.17, but decode at 1.41."""
+    scene = prompt_scene(
+        Demand(4, 700, 110), thresholds={"sustained_intervals": 3}, reactive={"urgent": True}
+    )
+    scene.run(11)
+    proposed = scene.controller.last_proposed
+    assert proposed is not None
+    assert (proposed.rule, proposed.needed) == (Rule.MIXED_PRESSURE, 3)
+
+
 @pytest.mark.parametrize(("content_below", "moves"), [(1.0, 1), (1.3, 0)])
 def test_content_below(content_below: float, moves: int) -> None:
     """The worst ratio is 1.19, and a little more at first."""
@@ -281,11 +292,25 @@ def test_75_panic(panic: float, decodes: int, prompt: int, at: float) -> None:
     assert scene.moves(120)[0][0] == at
 
 
-def test_75_no_panic_while_prefill_is_not_below_shrink() -> None:
-    scene = after_one(cooldown_s=100.0, panic_ratio=1.5)
+@pytest.mark.parametrize(
+    ("prompt", "at"),
+    [
+        # 4P2D is at 0.4 of prefill, or at 0.6.
+        pytest.param(300, 10.0, id="7.5 prefill is below shrink"),
+        pytest.param(425, 105.0, id="7.5 prefill is not"),
+    ],
+)
+def test_75_no_panic_while_prefill_is_not_below_shrink(prompt: int, at: float) -> None:
+    scene = Scene(
+        5,
+        1,
+        demand=Demand(4, prompt, 500),
+        thresholds={"sustained_intervals": 1, "cooldown_s": 100.0, "panic_ratio": 1.5},
+        reactive={"confirmations": 1, "source_guard": "relative"},
+    )
+    assert scene.moves(6) == [(5.0, "p0", "toward_decode")]
     scene.set("d0", decodes=60, kv_tokens=20_000.0)
-    scene.set("p1", "p2", prefill_s=1.0)
-    assert scene.run(5)[-1].gate is not Gate.NONE
+    assert scene.moves(120)[0][0] == at
 
 
 def test_75_a_move_toward_prefill_has_no_cooldown() -> None:

@@ -67,8 +67,11 @@ def test_so_is_any_kind_on_all_engines_at_once(kind: IncidentKind) -> None:
     found = run_world(calm_plan(3, span=60.0, incidents=tuple(incidents)))
     assert found.passed, [f"{each.invariant}: {each.text}" for each in found.violations]
     assert found.evidence is not None
-    last = max(found.evidence.rows, key=lambda row: row.arrival)
-    assert last.terminal is Terminal.COMPLETED, last
+    # One decode may be lost on a connection that died meanwhile: only its use tells, and it has
+    # no second attempt.
+    last = sorted(found.evidence.rows, key=lambda row: row.arrival)[-4:]
+    lost = [row for row in last if row.terminal is not Terminal.COMPLETED]
+    assert [row.code for row in lost] in ([], ["engine_closed"]), lost
 
 
 CROWDED = fleet_config(
