@@ -100,6 +100,7 @@ FIELDS: dict[str, tuple[object, tuple[list[Any], list[Any]]]] = {
     "controller.reactive.utilization": (0.8, NOT_ZERO_FRACTION),
     "controller.reactive.min_arrivals": (10, FROM_ONE),
     "controller.reactive.demand_floor": (0.5, POSITIVE),
+    "controller.reactive.noise_margin": (0.0, NOT_NEGATIVE),
     "controller.reactive.movement_margin": (0.05, ([0, 0.999], [1, -0.1])),
     "controller.reactive.step_s": (5.0, POSITIVE),
     "controller.reactive.source_guard": ("absolute", (["relative"], ["", "none", None, 1])),

@@ -17,8 +17,6 @@ from role_scenes import PROFILE, controller_of
 from narwhal.model import Role
 from narwhal.roles import EngineNow, Flip, RoleController, Snapshot, Verdict
 
-ENGINES = 8
-
 
 @attrs.frozen
 class Mix:
@@ -54,8 +52,8 @@ class Engine:
 class FleetSim:
     """Half of the engines prefill at first."""
 
-    def __init__(self, preset: str, seed: int) -> None:
-        half = ENGINES // 2
+    def __init__(self, preset: str, seed: int, *, engines: int = 8) -> None:
+        half = engines // 2
         self.controller: RoleController = controller_of(half, half, preset=preset)
         iids = [f"p{n}" for n in range(half)] + [f"d{n}" for n in range(half)]
         roles = {"p": Role.PREFILL, "d": Role.DECODE}

@@ -152,6 +152,14 @@ class Reactive:
             bounds=FRACTION_NOT_ONE,
         ),
     )
+    noise_margin: float = attrs.field(
+        default=0.0,
+        metadata=about(
+            "What demand may be off by chance, as a multiple of one over the square root of the "
+            "arrivals in the window: a move has to be right even if it is; `0` switches this off.",
+            bounds=NOT_NEGATIVE,
+        ),
+    )
     step_s: float = attrs.field(
         default=5.0,
         metadata=about(

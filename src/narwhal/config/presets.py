@@ -18,6 +18,7 @@ RESPONSIVE: Mapping[str, Any] = {
         "window_s": 20.0,
         "utilization": 0.9,
         "movement_margin": 0.12,
+        "noise_margin": 1.2,
         "step_s": 2.0,
         "source_guard": "relative",
         "resident_signal": "larger",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from math import ceil, inf
+from math import ceil, inf, sqrt
 from typing import TYPE_CHECKING
 
 import attrs
@@ -209,6 +209,8 @@ class RoleController:
         if not self._pays(here, then):
             return self._cleared(decision, Gate.MARGIN)
         decision = attrs.evolve(decision, to=to, proposed=then.split)
+        if settings.noise_margin and not self._beyond_chance(decision, long.arrivals):
+            return self._cleared(decision, Gate.CHANCE)
         return self._propose(decision, snapshot, long, short)
 
     def _best(
@@ -235,6 +237,19 @@ class RoleController:
             return then.worst < inf
         limit = here.worst * (1.0 - self._settings.movement_margin)
         return then.worst <= limit and then.worst < here.worst
+
+    def _beyond_chance(self, decision: Decision, arrivals: int) -> bool:
+        """Whether the move is right even if what is known is off by what chance makes of it.
+
+        What `arrivals` requests ask for is known to a share of about one over their square root.
+        The pool that gives has to be better off afterwards than the other one is now, with the
+        one estimate too low by that and the other too high: or the way back would soon look as
+        good as the way there.
+        """
+        assert decision.now is not None  # noqa: S101 - it is proposed
+        share = self._settings.noise_margin / sqrt(max(1, arrivals))
+        worst = decision.now.worst
+        return worst == inf or self._source(decision) * (1.0 + share) <= worst * (1.0 - share)
 
     def _propose(
         self, decision: Decision, snapshot: Snapshot, long: Estimate, short: Estimate

@@ -59,6 +59,8 @@ class Gate(StrEnum):
     """The worst ratio is below `reactive.content_below`."""
     MARGIN = "margin"
     """No adjacent split is better by `reactive.movement_margin`."""
+    CHANCE = "chance"
+    """Too few arrivals to tell the better split from chance (`reactive.noise_margin`)."""
     FLOOR = "floor"
     """The pool would fall below its floor."""
     SOURCE = "source"
