@@ -61,7 +61,7 @@ def test_it_serves_until_it_is_told_to_end(ports: int, number: signal.Signals) -
         with urllib.request.urlopen(f"http://127.0.0.1:{ports + 1}/health") as answer:
             assert answer.status == 200
         process.send_signal(number)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=60)
         assert (process.returncode, out, err) == (0, "", "")
 
 

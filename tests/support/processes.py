@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE_S = 30.0
-"""For what takes well under a second on a quiet machine; nothing waits for it to pass."""
+PATIENCE_S = 120.0
+"""For what takes some seconds at most on a quiet machine; nothing waits for it to pass."""
 
 
 class Command:
