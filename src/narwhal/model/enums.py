@@ -94,6 +94,11 @@ class Terminal(StrEnum):
     CANCELLED = "cancelled"
     """The client left, or the embedding application cancelled it."""
 
+    @property
+    def turned_away(self) -> bool:
+        """Whether it was never admitted."""
+        return self in {Terminal.REJECTED, Terminal.REFUSED}
+
 
 class Fault(StrEnum):
     """Whose fault an error is."""

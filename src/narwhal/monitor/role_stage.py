@@ -44,10 +44,8 @@ class RoleStage:
         if decision.gate is Gate.NOT_DUE:
             return
         self._telemetry.decided(decision)
-        if decision.verdict is Verdict.MOVED:
-            assert decision.iid is not None  # noqa: S101 - a move names its engine
-            assert decision.to is not None  # noqa: S101 - as above
-            movable.move(decision.iid, decision.to)
+        if (flip := decision.made) is not None:
+            movable.move(flip.iid, flip.to)
         self._log(decision)
 
     def _log(self, decision: Decision) -> None:

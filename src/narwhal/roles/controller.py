@@ -93,8 +93,8 @@ class RoleController:
         """One pass."""
         self.demand.begin(now)
         decision = self._floors(snapshot, now) or self._adjacent(snapshot, now)
-        if decision.verdict is Verdict.MOVED:
-            self._moved(decision, now)
+        if (flip := decision.made) is not None:
+            self._moved(flip)
         self.last = decision
         if decision.gate is not Gate.NOT_DUE:
             self.last_evaluated = decision
@@ -102,30 +102,17 @@ class RoleController:
             self.last_proposed = decision
         return decision
 
-    def _moved(self, decision: Decision, now: float) -> None:
-        assert decision.iid is not None  # noqa: S101 - a move names its engine
-        assert decision.to is not None  # noqa: S101 - as above
-        assert decision.proposed is not None  # noqa: S101 - as above
-        self._moved_at[decision.iid] = now
-        self._confirmations.clear()
-        if decision.to is Role.DECODE:
-            self._toward_decode_at = now
-            self.evidence.reset(Risk.TOWARD_DECODE, now)
-        self.flips.append(
-            Flip(
-                at=now,
-                iid=decision.iid,
-                to=decision.to,
-                rule=decision.rule,
-                split=decision.proposed,
-            )
-        )
+    def _moved(self, flip: Flip) -> None:
+        self._moved_at[flip.iid] = flip.at
+        if flip.to is Role.DECODE:
+            self._toward_decode_at = flip.at
+            self.evidence.reset(Risk.TOWARD_DECODE, flip.at)
+        self.flips.append(flip)
 
     def _carried_out(self, decision: Decision, iid: str) -> Decision:
-        advisory = self._controller.advisory
-        verdict = Verdict.ADVISED if advisory else Verdict.MOVED
-        if advisory:
-            self._confirmations.clear()
+        """The move is made, or advised; what was confirmed for it is used up."""
+        self._confirmations.clear()
+        verdict = Verdict.ADVISED if self._controller.advisory else Verdict.MOVED
         return attrs.evolve(decision, verdict=verdict, iid=iid, gate=Gate.NONE)
 
     # Floors (section 7.2)
@@ -177,8 +164,7 @@ class RoleController:
         profile: Profile,
     ) -> Decision:
         now, settings = decision.at, self._settings
-        long = self.demand.over(settings.window_s, now)
-        short = self.demand.over(settings.evidence_span_s, now)
+        short, long = self.estimates(now)
         # Decode gives an engine away only if the larger of the two estimates allows it (7.6).
         larger = short if short.tokens > long.tokens else long
         demands = {
@@ -259,7 +245,8 @@ class RoleController:
         assert proposed is not None  # noqa: S101 - it is
         rule, gate = self._rule(decision)
         decision = attrs.evolve(decision, rule=rule)
-        gate = self._floor_gate(proposed) or gate
+        if self.breaches(proposed):
+            gate = Gate.FLOOR
         if gate is None:
             gate = self._timing_gate(decision, long, short)
         if gate is not None:
@@ -309,11 +296,6 @@ class RoleController:
         if decision.now.prefill >= self._thresholds.expand:
             return Rule.MIXED_PRESSURE, None
         return Rule.CONSOLIDATION, Gate.SOURCE
-
-    def _floor_gate(self, split: Split) -> Gate | None:
-        settings = self._controller
-        low = split.prefill < settings.min_prefill or split.decode < settings.min_decode
-        return Gate.FLOOR if low else None
 
     def _timing_gate(self, decision: Decision, long: Estimate, short: Estimate) -> Gate | None:
         if decision.to is Role.PREFILL:

@@ -111,6 +111,21 @@ class Decision:
     evidence: EvidenceState | None = None
 
     @property
+    def change(self) -> Flip | None:
+        """The change of roles that is made, or only advised; None if they are held."""
+        if self.verdict is Verdict.HELD:
+            return None
+        assert self.iid is not None  # noqa: S101 - what is not held has an engine
+        assert self.to is not None  # noqa: S101 - as above
+        assert self.proposed is not None  # noqa: S101 - as above
+        return Flip(at=self.at, iid=self.iid, to=self.to, rule=self.rule, split=self.proposed)
+
+    @property
+    def made(self) -> Flip | None:
+        """The same, if it is made."""
+        return self.change if self.verdict is Verdict.MOVED else None
+
+    @property
     def reason(self) -> str:
         """In words, for people."""
         what = f"{self.split}: {self.rule}"

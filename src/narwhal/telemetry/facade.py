@@ -6,7 +6,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from narwhal.model import Limit, Route, Terminal, TtftScope
-from narwhal.roles import Verdict
 from narwhal.telemetry.codes import OTHER, code_label
 from narwhal.telemetry.counters import Counters
 from narwhal.telemetry.journal import Journal
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
     from narwhal.model import FailureClass, Phase
     from narwhal.roles import Decision
     from narwhal.telemetry.kinds import Probe, ProbeResult
-    from narwhal.telemetry.live import StateSource
+    from narwhal.telemetry.live import Readings, StateSource
     from narwhal.telemetry.rows import RequestRow
-    from narwhal.telemetry.scrape import Readings
     from narwhal.telemetry.sink import JournalFile
 
 RECENT_OUTCOMES = 32
@@ -38,7 +36,6 @@ CLIENT_GONE = 499
 """The status that logs conventionally give a request whose client left: it was sent none."""
 
 _ENDPOINT = {Route.COMPLETIONS: Endpoint.COMPLETIONS, Route.CHAT: Endpoint.CHAT}
-_TURNED_AWAY = frozenset({Terminal.REJECTED, Terminal.REFUSED})
 _CLASSES = {2: StatusClass.SUCCESS, 4: StatusClass.CLIENT, 5: StatusClass.SERVER}
 
 
@@ -170,7 +167,7 @@ class Telemetry:
     def request_ended(self, row: RequestRow) -> None:
         """It reached its terminal. Called once, with all there is to know about it."""
         self._terminals[row.terminal] += 1
-        if row.terminal in _TURNED_AWAY:
+        if row.terminal.turned_away:
             code = code_label(row.code)
             self._rejections[code] = self._rejections.get(code, 0) + 1
         self._recent.append(row)
@@ -286,10 +283,8 @@ class Telemetry:
         """Role control came to a decision."""
         self.metrics.role_gates[decision.gate].inc()
         self.metrics.role_decisions[decision.rule, decision.verdict].inc()
-        if decision.verdict is Verdict.MOVED:
-            assert decision.iid is not None  # noqa: S101 - a move names its engine
-            assert decision.to is not None  # noqa: S101 - as above
-            self.metrics.role_moves[decision.iid, decision.to].inc()
+        if (flip := decision.made) is not None:
+            self.metrics.role_moves[flip.iid, flip.to].inc()
         for watcher in self._role_watchers:
             watcher(decision)
 
@@ -299,20 +294,18 @@ class Telemetry:
 
     def role_row(self, decision: Decision, *, ts: float) -> None:
         """Put what was decided into the journal, if an engine moves or would; `ts`: time of day."""
-        if not self._journaled or decision.verdict is Verdict.HELD:
+        flip = decision.change
+        if not self._journaled or flip is None:
             return
-        assert decision.iid is not None  # noqa: S101 - who moves has a name
-        assert decision.to is not None  # noqa: S101 - as above
-        assert decision.proposed is not None  # noqa: S101 - as above
         self.journal.append_nowait(
             RoleRow(
                 ts=ts,
-                engine=decision.iid,
-                to=decision.to,
+                engine=flip.iid,
+                to=flip.to,
                 verdict=decision.verdict,
-                rule=decision.rule,
+                rule=flip.rule,
                 split=decision.split,
-                proposed=decision.proposed,
+                proposed=flip.split,
                 reason=decision.reason,
             )
         )

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from narwhal.telemetry.roles_view import RolesView
 
 
+Readings = dict[str, dict[tuple[str, ...], float]]
+"""Values by metric (without prefix) and by label values in the catalogue's order."""
+
+
 @attrs.frozen
 class PoolView:
     """One connection pool of an engine."""

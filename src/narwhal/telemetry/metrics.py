@@ -30,7 +30,7 @@ from narwhal.telemetry.scrape import ScrapeCollector
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from narwhal.telemetry.scrape import Readings
+    from narwhal.telemetry.live import Readings
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 """What `Metrics.render` returns, for the `content-type` header."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from narwhal.roles import Decision, Estimate, EvidenceState, Flip, Projection, Split
+    from narwhal.telemetry.live import Readings
 
 # A ratio without bound, where a pool is empty, has no JSON.
 _MOST = 1e9
@@ -38,9 +39,6 @@ class RolesView:
     corrections: Mapping[str, float]
     breaches: tuple[str, ...] = ()
     """Floors that are not kept, a sentence each."""
-
-
-Readings = dict[str, dict[tuple[str, ...], float]]
 
 
 def roles_readings(view: RolesView) -> Readings:

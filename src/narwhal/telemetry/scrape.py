@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric as Family
 
-    from narwhal.telemetry.live import LiveState
-
-Readings = dict[str, dict[tuple[str, ...], float]]
-"""Values by metric (without prefix) and by label values in the catalogue's order."""
+    from narwhal.telemetry.live import LiveState, Readings
 
 
 def live_readings(live: LiveState) -> Readings:

@@ -9,7 +9,6 @@ import attrs
 import trio
 
 from narwhal.model import Phase
-from narwhal.roles import Verdict
 from narwhal.simulate.replay.results import Move, Sample
 
 if TYPE_CHECKING:
@@ -37,11 +36,9 @@ class Watch:
 
     def _decided(self, decision: Decision) -> None:
         self.decisions[f"{decision.rule}/{decision.gate}"] += 1
-        if decision.verdict is Verdict.MOVED:
-            assert decision.iid is not None  # noqa: S101 - a move names its engine
-            assert decision.to is not None  # noqa: S101 - as above
-            at = decision.at - self.began
-            self.moves.append(Move(at=at, iid=decision.iid, to=decision.to, rule=decision.rule))
+        if (flip := decision.made) is not None:
+            at = flip.at - self.began
+            self.moves.append(Move(at=at, iid=flip.iid, to=flip.to, rule=flip.rule))
 
     async def run(self, every_s: float, told: Callable[[], None]) -> None:
         """Take a sample now and every `every_s` seconds, until cancelled; `told` after each."""
