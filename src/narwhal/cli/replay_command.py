@@ -13,12 +13,13 @@ from narwhal.cli.replay_page import as_page
 from narwhal.cli.replay_plan import run_plan
 from narwhal.cli.replay_report import as_json, as_text, report_of
 from narwhal.cli.written import check_writable, write_text
+from narwhal.config.control import Preset
 
 if TYPE_CHECKING:
     from narwhal.cli.replay_options import Split
     from narwhal.cli.replay_plan import Arm
 
-PRESETS = ("reference", "responsive")
+PRESETS = tuple(preset.value for preset in Preset)
 
 
 @click.command()

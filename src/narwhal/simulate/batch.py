@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 
 from narwhal.simulate.plan import ENGINES, REQUESTS, draw_plan
+from narwhal.simulate.processes import in_order
 from narwhal.simulate.run import run_world
 
 if TYPE_CHECKING:
@@ -85,16 +86,9 @@ def run_seeds(
 
     Blocks between two worlds. A world that fails stops the others only with `fail_fast`.
     """
-    if jobs == 1:
-        yield from _until_failure((run_seed(first + n, size) for n in range(runs)), fail_fast)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=spawn) as pool:
-        worlds = [pool.submit(run_seed, first + n, size) for n in range(runs)]
-        try:
-            yield from _until_failure((world.result() for world in worlds), fail_fast)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    worlds = in_order(partial(run_seed, size=size), range(first, first + runs), jobs=jobs)
+    with closing(worlds):
+        yield from _until_failure(worlds, fail_fast)
 
 
 def _until_failure(summaries: Iterator[Summary], fail_fast: bool) -> Iterator[Summary]:

@@ -7,13 +7,13 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def in_order(run: Callable[[T], R], values: Sequence[T], *, jobs: int) -> Iterator[R]:
+def in_order(run: Callable[[T], R], values: Sequence[T], *, jobs: int) -> Generator[R, None, None]:
     """`run(value)` of each value, in their order, on `jobs` processes; one is this very process.
 
     Blocks between two of them. All that passes between processes has to be picklable. When the

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from narwhal.simulate.overload.clients import Client
     from narwhal.telemetry import RequestRow
 
-_NOT_ADMITTED = frozenset({Terminal.REFUSED, Terminal.REJECTED})
 # Times are sums of floating-point numbers, and targets may be met to the point.
 _ROUNDING_S = 1e-9
 
@@ -78,21 +77,21 @@ def figures_of(
     seconds: float,
 ) -> Figures:
     """Sum up what became of `clients`; `rows` has the journal's row of each, by name."""
-    ttft_s, tpot_s = slo.ttft_s + _ROUNDING_S, slo.tpot_s + _ROUNDING_S
+    ttft_s, tpot_s = slo.ttft_s, slo.tpot_s
     refused: Counter[str] = Counter()
     failed: Counter[str] = Counter()
     met: Counter[str] = Counter()
     for client in clients:
         row = rows[client.name]
-        if row.terminal in _NOT_ADMITTED:
+        if row.terminal.turned_away:
             refused[row.code or "?"] += 1
             continue
         if row.terminal is not Terminal.COMPLETED:
             failed[row.code or "?"] += 1
-        ttft = _within(row.prefill_ttft_s, ttft_s)
-        tpot = _within(client.tpot_s, tpot_s)
+        ttft = within(row.prefill_ttft_s, ttft_s)
+        tpot = within(client.tpot_s, tpot_s)
         met["ttft"] += ttft
-        met["first_token"] += _within(client.first_token_s, ttft_s)
+        met["first_token"] += within(client.first_token_s, ttft_s)
         met["tpot"] += tpot
         if ttft and tpot:
             met["good"] += 1
@@ -113,5 +112,6 @@ def figures_of(
     )
 
 
-def _within(value: float | None, target: float) -> bool:
-    return value is not None and value <= target
+def within(value: float | None, target: float) -> bool:
+    """Whether there is a value, and it is no more than the target."""
+    return value is not None and value <= target + _ROUNDING_S

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from narwhal.simulate.replay.results import Result, Served
 
-_NOT_ADMITTED = frozenset({Terminal.REFUSED, Terminal.REJECTED})
 # Of these, the first with which a replay has no more than `_MOST_WINDOWS` windows is taken.
 _WIDTHS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _MOST_WINDOWS = 45
@@ -148,11 +147,11 @@ def _by_kind(served: Iterable[Served]) -> dict[str, Share]:
 
 
 def _refused(served: Iterable[Served]) -> dict[str, int]:
-    return _codes(each for each in served if each.terminal in _NOT_ADMITTED)
+    return _codes(each for each in served if each.terminal.turned_away)
 
 
 def _is_failed(each: Served) -> bool:
-    return each.terminal is not Terminal.COMPLETED and each.terminal not in _NOT_ADMITTED
+    return each.terminal is not Terminal.COMPLETED and not each.terminal.turned_away
 
 
 def _codes(served: Iterable[Served]) -> dict[str, int]:

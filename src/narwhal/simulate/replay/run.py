@@ -10,6 +10,7 @@ import trio
 
 from narwhal.model import Terminal
 from narwhal.simulate.overload.clients import Client
+from narwhal.simulate.overload.figures import within
 from narwhal.simulate.replay.requests import Request, cap_of
 from narwhal.simulate.replay.results import Result, Served
 from narwhal.simulate.replay.trouble import bring_about
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 # Beyond the deadline of the last request, within which all have come to an end.
 _TO_SPARE_S = 1000.0
-# Times are sums of floating-point numbers, and targets may be met to the point.
-_ROUNDING_S = 1e-9
 
 
 def run_replay(replay: Replay, *, progress: Progress | None = None) -> Result:
@@ -117,8 +116,6 @@ class _Stage:
             first_token_s=first,
             tpot_s=tpot,
             attained=terminal is Terminal.COMPLETED
-            and first is not None
-            and first <= ttft_s + _ROUNDING_S
-            and tpot is not None
-            and tpot <= slo.tpot_s + _ROUNDING_S,
+            and within(first, ttft_s)
+            and within(tpot, slo.tpot_s),
         )
