@@ -57,6 +57,9 @@ def inspect_head(request: h11.Request, head: bytes, options: ServerOptions) -> R
     lines = raw.count(b"\r\n")
     if not blank_line or raw.count(b"\n") != lines:
         return Refusal(400, "Header lines must end with CR LF.")
+    if b"\r\n " in raw or b"\r\n\t" in raw:
+        # RFC 9112, section 5.2, leaves the choice; joined to one value by some and cut by others.
+        return Refusal(400, "A header must be on one line.")
     if len(raw) + len(blank_line) > options.max_header_bytes:
         return head_too_large(options)
     if lines > options.max_headers:
