@@ -59,6 +59,8 @@ class Http1(H11Protocol):
         self._head_line_seen = False
         self._body_bytes = 0  # of the running request, as far as h11 gave them out
         self._pipelined = 0
+        self._by_length = False  # whether that body's length was announced
+        self._reads = (b"", b"")  # the last read, and three bytes from before it
         self._beyond: bytes | None = None  # what follows a body that h11 was not asked for
 
     # State
@@ -116,6 +118,8 @@ class Http1(H11Protocol):
         elif self._begin_plain(data):
             return
         else:
+            before, last = self._reads
+            self._reads = ((before + last[-3:])[-3:], data)
             self.connection.receive_data(data)
         if self.stream is not None and self.complete:
             self._pipelined += len(data)
@@ -158,6 +162,9 @@ class Http1(H11Protocol):
                 self._body_bytes += len(event.data)
                 self.stream.feed(event.data)
             elif type(event) is h11.EndOfMessage:
+                if not self._by_length and not self._ends_in_crlf():
+                    self.refuse(Refusal(400, "The chunks do not end with CR LF."))
+                    return
                 self.stream.feed_end()
             else:
                 self.await_body()
@@ -203,6 +210,7 @@ class Http1(H11Protocol):
         That is most of them, and nothing in such a body needs parsing.
         """
         length = next((value for name, value in request.headers if name == b"content-length"), None)
+        self._by_length = length is not None
         if length is None:
             return
         size = int(length)
@@ -211,6 +219,16 @@ class Http1(H11Protocol):
             self._beyond = rest[size:]
             stream.feed(rest[:size])
             stream.feed_end()
+
+    def _ends_in_crlf(self) -> bool:
+        """Whether the message that has just ended did so with an empty line.
+
+        h11 takes a line feed alone for the end of a trailer, or of all of them. Whoever stands in
+        front and does not would take what follows for a part of the same request.
+        """
+        before, last = self._reads
+        rest, _ = self.connection.trailing_data
+        return (before + last[: len(last) - len(rest)])[-4:] == b"\r\n\r\n"
 
     def _wait_for_head(self) -> None:
         if not self._head_bytes:
