@@ -90,6 +90,7 @@ async def comes_too_slowly(world: World) -> None:
     await client.stream.send_all(head)
     assert (await client.answer()).status == 408
     client.close()
+    await trio.sleep(0.1)
 
 
 async def is_left_by_its_application(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import attrs
 import pytest
@@ -109,7 +110,7 @@ def test_an_embedded_router_asks_for_what_the_page_says() -> None:
 
         async with open_router(config, environ=ENVIRON) as router:
             for path in ("/v1/models", "/narwhal/state"):
-                scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+                scope: Any = {"type": "http", "method": "GET", "path": path, "headers": []}
                 await router.app(scope, None, send)
         assert statuses == [401, 401]
 
