@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from narwhal.cli.check_command import check
 from narwhal.cli.config_commands import config_group
 from narwhal.cli.demo_command import demo
 from narwhal.cli.emulate_command import emulate
@@ -23,6 +24,7 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(demo)
 main.add_command(emulate)
+main.add_command(check)
 main.add_command(profile)
 main.add_command(engines_group)
 main.add_command(config_group)
