@@ -98,6 +98,13 @@ BROKEN = {
         do="--served-model-name",
         changes=own("d0", model="other"),
     ),
+    "no list of models": Broken(
+        gate=Gate.MODEL,
+        subject="d0",
+        says="/v1/models: it answered 404",
+        do="API of OpenAI",
+        faults={"d0": "models:status(404)"},
+    ),
     "another context": Broken(
         gate=Gate.MODEL,
         subject="d0",
@@ -215,6 +222,13 @@ BROKEN = {
         says="and p0 alone",
         do="the KV cache does not arrive as it was made",
         faults={"p0": f"prefill:kv(remote_block_ids,{[[1] * 30]})".replace(" ", "")},
+    ),
+    "engines that compute differently": Broken(
+        gate=Gate.CONSUME,
+        subject="p0 -> d0",
+        says="without a handoff d0 says the same as with it",
+        do="attention backend on both",
+        faults={"p0": "whole:huge(9)"},
     ),
     "no KV moved": Broken(
         gate=Gate.CONSUME,

@@ -128,3 +128,23 @@ def test_a_calibration_is_not_cut_by_the_limit_that_it_is_to_find() -> None:
     assert calibration is not None
     assert max(calibration.lengths[4094]) > 8.0
     assert calibration.proposed_s == pytest.approx(1.5 * 8.2, abs=0.3)
+
+
+def test_a_calibration_leaves_out_pairs_that_do_not_work() -> None:
+    report = check(
+        fleet_config(engine=ENGINE),
+        faults={"d0": 'prefill:kv(remote_host,"10.9.9.9")'},
+        options=Options(lease_wait_s=0.1, calibrate=True),
+        max_model_len=2048,
+        left=True,
+    )
+    assert report.calibration is not None
+    assert {(each.producer, each.decoder) for each in report.calibration.timings} == {("p0", "d0")}
+    assert report.calibration.troubles == ()
+
+
+def test_a_calibration_of_nothing_says_why() -> None:
+    report = check(options=Options(kv=False, calibrate=True))
+    assert report.calibration is not None
+    assert report.calibration.proposed_s is None
+    assert report.calibration.troubles == ("no pair of engines got through `consume`",)
