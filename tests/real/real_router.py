@@ -24,7 +24,7 @@ class Streamed:
 
     status: int
     events: list[str]
-    """The data of all events in order, `[DONE]` among them."""
+    """The data of all events in order, `[DONE]` among them; the body, if the status is not 200."""
     whole: bool
     """Whether the chunked body had its end."""
 
@@ -36,7 +36,7 @@ class Streamed:
     @property
     def done(self) -> bool:
         """Whether it ended as it should."""
-        return self.whole and self.events[-1:] == ["[DONE]"]
+        return self.status == 200 and self.whole and self.events[-1:] == ["[DONE]"]
 
     @property
     def text(self) -> str:
@@ -67,7 +67,7 @@ def read_on(answer: httpx.Response) -> Streamed:
     except httpx.RemoteProtocolError:
         whole = False
     if answer.status_code != 200:
-        return Streamed(answer.status_code, lines, whole)
+        return Streamed(answer.status_code, ["".join(lines)], whole)
     events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
     return Streamed(answer.status_code, events, whole)
 
