@@ -55,21 +55,37 @@ class Streamed:
 def read_stream(url: str, path: str, body: Mapping[str, Any]) -> Streamed:
     """Ask for a stream and read it to whatever end it has."""
     with httpx.stream("POST", url + path, json={**body, "stream": True}, timeout=PATIENCE_S) as got:
-        return read_on(got)
+        return Reading(got).read_on()
 
 
-def read_on(answer: httpx.Response) -> Streamed:
-    """Read a stream that has begun to its end."""
-    lines: list[str] = []
-    whole = True
-    try:
-        lines.extend(answer.iter_lines())
-    except httpx.RemoteProtocolError:
-        whole = False
-    if answer.status_code != 200:
-        return Streamed(answer.status_code, ["".join(lines)], whole)
-    events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-    return Streamed(answer.status_code, events, whole)
+class Reading:
+    """A stream that is being read. To drop it is to leave."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._status = answer.status_code
+        # Held on to: an iterator that is forgotten closes its connection.
+        self._rest = answer.iter_lines()
+        self._lines: list[str] = []
+
+    def read_event(self) -> str:
+        """Wait for the next event; its data."""
+        for line in self._rest:
+            self._lines.append(line)
+            if line.startswith("data: "):
+                return line.removeprefix("data: ")
+        raise AssertionError(f"the stream ended: {self._lines}")
+
+    def read_on(self) -> Streamed:
+        """Read on to its end; all of it, from the first event on."""
+        whole = True
+        try:
+            self._lines.extend(self._rest)
+        except httpx.RemoteProtocolError:
+            whole = False
+        if self._status != 200:
+            return Streamed(self._status, ["".join(self._lines)], whole)
+        events = [line.removeprefix("data: ") for line in self._lines if line.startswith("data: ")]
+        return Streamed(self._status, events, whole)
 
 
 class Leaver:
@@ -138,15 +154,22 @@ class Router:
         return read_stream(self.url, COMPLETIONS, completion(prompt, **fields))
 
     @contextmanager
-    def streaming(self, prompt: object, **fields: Any) -> Iterator[httpx.Response]:
-        """A stream that has begun: its first event is there, and `read_on` reads the others."""
+    def streaming(self, prompt: object, **fields: Any) -> Iterator[Reading]:
+        """A stream that has begun: its first token is there."""
         body = completion(prompt, **fields) | {"stream": True}
         with httpx.stream("POST", self.url + COMPLETIONS, json=body, timeout=PATIENCE_S) as got:
-            yield got
+            reading = Reading(got)
+            reading.read_event()
+            yield reading
 
-    def leaver(self, prompt: object, *, path: str = COMPLETIONS, **fields: Any) -> Leaver:
-        """A client that is going to leave."""
-        return Leaver(self.url, path, completion(prompt, **fields))
+    @contextmanager
+    def leaver(self, prompt: object, **fields: Any) -> Iterator[Leaver]:
+        """A client that is going to leave: at the end of the block at the latest."""
+        client = Leaver(self.url, COMPLETIONS, completion(prompt, **fields))
+        try:
+            yield client
+        finally:
+            client.leave()
 
     # As an operator
 

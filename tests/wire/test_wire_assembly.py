@@ -250,6 +250,15 @@ def test_content_beside_a_call_that_was_forced_is_empty(template: Any) -> None:
     assert answer["choices"][0]["message"]["content"] == "x"
 
 
+def test_a_call_that_is_cut_behind_its_name_has_empty_arguments() -> None:
+    """An engine sends none then, and a client takes it that every call has them."""
+    begun = {"index": 0, "id": "call-1", "type": "function", "function": {"name": "weather"}}
+    chunks = [chat_chunk({"content": None, "tool_calls": [begun]}), chat_chunk({}, "length")]
+    answer = assemble(Route.CHAT, None, ROLE, *chunks)
+    (made,) = answer["choices"][0]["message"]["tool_calls"]
+    assert made["function"] == {"name": "weather", "arguments": ""}
+
+
 def test_ids_of_a_prompt_that_nobody_asked_for_are_left_out() -> None:
     """A stream that echoes has them in its first event, a whole answer has not."""
     chunks = [completion_chunk("Hi a", prompt_token_ids=[1, 2]), completion_chunk(" b", "length")]

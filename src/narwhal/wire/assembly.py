@@ -257,19 +257,22 @@ def _message(values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, A
     values.setdefault("role", "assistant")
     calls = values.get("tool_calls")
     if isinstance(calls, list):
-        # In whole answers the order says it.
-        values["tool_calls"] = [
-            {key: value for key, value in call.items() if key != "index"}
-            if isinstance(call, dict)
-            else call
-            for call in calls
-        ]
+        values["tool_calls"] = [_call(call) if isinstance(call, dict) else call for call in calls]
     if not values.get("content"):
         # Every stream begins with empty content. A whole answer has it only if there is nothing
         # else, as the prefill's answer shows for this request.
         others = any(value for key, value in values.items() if key not in {"role", "content"})
         values["content"] = defaults.get("content") if others else ""
     return _fill(defaults, values)
+
+
+def _call(streamed: dict[str, Any]) -> dict[str, Any]:
+    """A tool call of a whole answer, from its merged fragments."""
+    call = {key: value for key, value in streamed.items() if key != "index"}  # its place says it
+    if isinstance(call.get("function"), dict):
+        # A stream that is cut behind the name has none; clients read them from every call.
+        call["function"] = {"arguments": "", **call["function"]}
+    return call
 
 
 def _fill(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
