@@ -132,7 +132,11 @@ class Router:
 
     def __enter__(self) -> Self:
         self._command.__enter__()
-        self.url = self._command.url()
+        try:
+            self.url = self._command.url()
+        except BaseException:
+            self._command.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -188,11 +192,17 @@ class Router:
         """Its metrics."""
         return Counters(httpx.get(f"{self.url}/metrics", timeout=PATIENCE_S).text)
 
-    def rows(self, event: str = "request") -> list[dict[str, Any]]:
-        """The journal's rows of that kind so far."""
-        lines = self.journal.read_text(encoding="utf-8").splitlines()
-        rows = [json.loads(line) for line in lines if line]
-        return [row for row in rows if row["event"] == event]
+    def rows(self, event: str = "request", *, count: int = 0) -> list[dict[str, Any]]:
+        """The journal's rows of that kind; waits for so many."""
+        rows: list[dict[str, Any]] = []
+
+        def read() -> bool:
+            lines = self.journal.read_text(encoding="utf-8").splitlines()
+            rows[:] = [row for row in map(json.loads, lines) if row["event"] == event]
+            return len(rows) >= count
+
+        wait_until(read, f"the journal has {count} rows of {event}", 10)
+        return rows
 
     def wait_state(self, iid: str, *wanted: str) -> float:
         """Wait until the engine is in one of those states; how long it took."""
@@ -216,6 +226,7 @@ def write_fleet_file(
     path: Path, engines: Mapping[RealEngine, str], settings: Mapping[str, Any]
 ) -> Path:
     """A fleet file with those roles. Its engines may take their time: they share processors."""
+    lease = float(lease_of(list(engines)))
     document: dict[str, Any] = {
         "schema": "narwhal.fleet",
         "schema_version": 1,
@@ -224,9 +235,13 @@ def write_fleet_file(
             {"iid": engine.iid, "url": engine.url, "role": role} for engine, role in engines.items()
         ],
         "slo": {"ttft_s": 30.0, "tpot_s": 2.0},
-        "serving": {"admission": "open", "request_timeout_s": PATIENCE_S},
+        "serving": {
+            "admission": "open",
+            "request_timeout_s": PATIENCE_S,
+            "handoff_timeout_s": lease - 1.0,
+        },
         "engine": {
-            "kv_lease_s": float(lease_of(list(engines))),
+            "kv_lease_s": lease,
             "first_token_timeout_s": 60.0,
             "tokenize_timeout_s": 20.0,
         },
