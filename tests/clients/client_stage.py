@@ -60,11 +60,11 @@ def until(true: Callable[[], bool]) -> None:
 
 @contextmanager
 def open_stage(folder: Path, *emulate: str, engines: int = 2, **serving: Any) -> Iterator[Stage]:
-    """Run engines and a router; on leaving, both have to end well."""
+    """Run engines and a router, in `folder`; on leaving, both have to end well."""
     with Command("emulate", "--engines", str(engines), *(emulate or FAST)) as fleet:
         urls = [fleet.url() for _ in range(engines)]
         path = write_fleet(folder / "fleet.json", urls, **serving)
-        with Command("serve", "--fleet", str(path), "--port", "0") as router:
+        with Command("serve", "--fleet", str(path), "--port", "0", cwd=folder) as router:
             yield Stage(router.url(), urls)
             router.signal(signal.SIGTERM)
             code, _, err = router.end()

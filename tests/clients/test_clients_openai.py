@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
 import trio
 from client_stage import Stage, fetch, open_stage, until
+
+from narwhal.profiles import (
+    DecodeCurve,
+    PrefillCurve,
+    Profile,
+    ProfileRow,
+    ProfileStore,
+    Range,
+    store_bytes,
+)
 
 pytestmark = pytest.mark.sockets
 
@@ -228,7 +241,7 @@ def test_a_stream_that_fails_raises_after_what_was_good(api: openai.OpenAI, faul
         assert "attempt 1 of 1" in failed.value.message
 
 
-def test_engines_that_are_not_there(tmp_path: Any) -> None:
+def test_engines_that_are_not_there(tmp_path: Path) -> None:
     with open_stage(tmp_path) as stage, client(stage) as api:
         fetch(f"{stage.engines[0]}/emulator/down", {})
         with pytest.raises(openai.InternalServerError) as gone:
@@ -255,11 +268,12 @@ class Waits(list[float]):
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     waits = Waits()
-    monkeypatch.setattr("openai._base_client.time.sleep", waits)
+    # The client's own clock only: waiting for processes sleeps as well.
+    monkeypatch.setattr("openai._base_client.time", SimpleNamespace(time=time.time, sleep=waits))
     return waits
 
 
-def test_a_full_router_is_tried_again_when_it_says(waits: Waits, tmp_path: Any) -> None:
+def test_a_full_router_is_tried_again_when_it_says(waits: Waits, tmp_path: Path) -> None:
     with open_stage(tmp_path, max_connections=1) as stage, client(stage, max_retries=1) as api:
         stream = api.completions.create(model=MODEL, prompt=SLOW, max_tokens=1000, stream=True)
         next(stream)
@@ -276,6 +290,28 @@ def test_a_full_router_is_tried_again_when_it_says(waits: Waits, tmp_path: Any) 
         answer = api.completions.create(model=MODEL, prompt="x", max_tokens=2)
         assert answer.choices[0].finish_reason == "length"
         assert waits == [told]
+
+
+def test_a_refusal_that_no_waiting_helps_is_raised_at_once(waits: Waits, tmp_path: Path) -> None:
+    always = Range(1, 10**6)
+    profile = Profile(
+        prefill=PrefillCurve(a=0.0, b=0.1, c=0.0, tokens=always, fit_mape=0.0, cv_mape=0.0),
+        decode=DecodeCurve(
+            t0=0.01, tr=0.0, tk=1e-9, requests=always, kv_tokens=always, fit_mape=0.0, cv_mape=0.0
+        ),
+    )
+    rows = [ProfileRow(iid=iid, profile=profile) for iid in ("e0", "e1")]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/profiles.json").write_bytes(store_bytes(ProfileStore(rows=tuple(rows))))
+    with (
+        open_stage(tmp_path, admission="predictive") as stage,
+        client(stage, max_retries=5) as api,
+    ):
+        assert api.completions.create(model=MODEL, prompt="short", max_tokens=2).choices
+        with pytest.raises(openai.RateLimitError) as refused:
+            api.completions.create(model=MODEL, prompt="word " * 100, max_tokens=2)
+        assert refused.value.code == "prompt_too_long"
+    assert not waits
 
 
 def test_an_engine_s_own_pause_reaches_the_client(stage: Stage, waits: Waits) -> None:
