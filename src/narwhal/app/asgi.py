@@ -9,6 +9,7 @@ import trio
 
 from narwhal.app.completions import CompletionHandler
 from narwhal.app.lifecycle import LifecycleRoutes
+from narwhal.app.openapi import openapi_document
 from narwhal.app.pages import PAGE_BOUND_S, error, not_allowed
 from narwhal.app.reply import JSON
 from narwhal.model import Route
@@ -43,8 +44,19 @@ class App:
             "/health": (Endpoint.HEALTH, self._health),
             "/ready": (Endpoint.READY, self._ready),
             "/metrics": (Endpoint.METRICS, self._metrics),
+            "/openapi.json": (Endpoint.OPENAPI, self._openapi),
             "/narwhal/state": (Endpoint.STATE, self._state),
         }
+        config = router.config
+        self._document = openapi_document(
+            self.routes, model=config.model, engines=[spec.iid for spec in config.engines]
+        )
+
+    @property
+    def routes(self) -> dict[str, str]:
+        """Every path that is served, with its method; `HEAD` goes wherever `GET` does."""
+        completions = dict.fromkeys(COMPLETION_PATHS, "POST")
+        return completions | dict.fromkeys(self._pages, "GET") | self._lifecycle.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -93,6 +105,9 @@ class App:
     def _metrics(self) -> Answer:
         kind = (b"content-type", CONTENT_TYPE.encode())
         return 200, self._router.telemetry.metrics.render(), [kind]
+
+    def _openapi(self) -> Answer:
+        return 200, self._document, [JSON]
 
     def _state(self) -> Answer:
         return 200, self._router.telemetry.state(trio.current_time()), [JSON]

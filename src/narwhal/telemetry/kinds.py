@@ -29,6 +29,7 @@ class Endpoint(StrEnum):
     HEALTH = "health"
     READY = "ready"
     METRICS = "metrics"
+    OPENAPI = "openapi"
     STATE = "state"
     LIFECYCLE = "lifecycle"
     OTHER = "other"
