@@ -97,7 +97,7 @@ def test_serving_does_not_wait_for_a_disk_that_is_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every request is answered as ever, what does not fit is counted, the end comes in time."""
-    monkeypatch.setattr("narwhal.telemetry.sink._BUSY_WAIT_S", 0.0)
+    monkeypatch.setattr("narwhal.router.journal._LAST_WRITE_S", 0.0)
     monkeypatch.setattr("narwhal.telemetry.facade.Journal", partial(Journal, capacity=4))
     stuck, go_on = threading.Event(), threading.Event()
     write = os.write

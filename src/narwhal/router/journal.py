@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import trio
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 # half a second, a megabyte or two of text.
 _INTERVAL_S = 0.25
 _BATCH_ROWS = 1024
+# A full buffer is 16 MB at the most, which a disk that works takes in a tenth of that.
+_LAST_WRITE_S = 1.0
 
 
 class JournalWriter:
@@ -34,7 +37,9 @@ class JournalWriter:
         self._journal = core.telemetry.journal
         self._file = file
         self._rotated = False
-        self._unsure = 0  # rows of a write that was abandoned before it said what it kept
+        self._unsure = 0  # rows of a write that has not said yet what it kept
+        self._kept = 0
+        self._written = threading.Event()
         self._journal.append_nowait(self._head(rotated=False))
 
     def reopen(self) -> None:
@@ -48,34 +53,60 @@ class JournalWriter:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write until cancelled. A cancel does not wait for a write that is stuck."""
         task_status.started()
+        alone = trio.CapacityLimiter(1)  # it need not wait until others' threads are done
         while True:
             await trio.sleep(_INTERVAL_S)
-            while rows := self._take():
+            while rows := await self._next():
                 self._unsure = len(rows)
-                kept = await trio.to_thread.run_sync(
-                    self._file.write, encode(rows), abandon_on_cancel=True
+                self._written.clear()
+                await trio.to_thread.run_sync(
+                    self._write, encode(rows), abandon_on_cancel=True, limiter=alone
                 )
-                self._unsure = 0
-                self._journal.note_lost(len(rows) - kept)
+                self._count_lost()
 
     def finish(self, now: float) -> None:
-        """Write what is left and a stop row, synchronously: at the end there is nobody to delay.
+        """Write what is left and a stop row, and close the file: at the end nobody is delayed.
 
-        But for a disk that takes nothing: it is asked once, and not once for each batch.
+        Blocks `_LAST_WRITE_S` for a write that is under way and as long again for this one, at
+        the most: what a stuck disk has not taken by then is lost.
         """
-        telemetry = self._core.telemetry
-        self._journal.note_lost(self._unsure)
-        self._journal.append_nowait(telemetry.stop_row(ts=self._core.wall_clock(), now=now))
-        while rows := self._take():
-            kept = self._file.write(encode(rows))
-            self._journal.note_lost(len(rows) - kept)
-            if not kept:
-                self._journal.note_lost(len(self._journal.drain(len(self._journal))))
+        stuck = self._unsure and not self._written.wait(_LAST_WRITE_S)
+        self._count_lost()
+        stop = self._core.telemetry.stop_row(ts=self._core.wall_clock(), now=now)
+        self._journal.append_nowait(stop)
+        rows = self._take(len(self._journal))
+        self._unsure = len(rows)
+        if not stuck:
+            self._written.clear()
+            thread = threading.Thread(target=self._write_last, args=(encode(rows),), daemon=True)
+            thread.start()
+            self._written.wait(_LAST_WRITE_S)
+        self._count_lost()
+
+    def _write(self, data: bytes) -> None:
+        self._kept = self._file.write(data)
+        self._written.set()
+
+    def _write_last(self, data: bytes) -> None:
+        self._write(data)
         self._file.close()
 
-    def _take(self) -> Sequence[Row]:
-        """The next batch, with a head if it is the first of a file. Not while one is written."""
-        rows = self._journal.drain(_BATCH_ROWS)
+    def _count_lost(self) -> None:
+        """Count the rows of the last write that are not known to be in the file."""
+        self._journal.note_lost(self._unsure - self._kept)
+        self._unsure = self._kept = 0
+
+    async def _next(self) -> Sequence[Row]:
+        """The next batch; a cancel comes before it is taken, and not while no thread has it yet."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return self._take()
+
+    def _take(self, most: int = _BATCH_ROWS) -> Sequence[Row]:
+        """The next rows, with a head if they are the first of a file. Not while some are written.
+
+        No rows, if there are none and the file goes on.
+        """
+        rows = self._journal.drain(most)
         if not self._rotated:
             return rows
         self._rotated = False
