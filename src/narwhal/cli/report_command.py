@@ -47,12 +47,16 @@ _TARGET = click.FloatRange(min=0, min_open=True)
     help="Of the windows over time, if not what suits.",
 )
 @click.option("--model", help="Rows of routers that serve this model.")
-@click.option("--route", type=click.Choice([*Route]), help="Requests of this route.")
+@click.option(
+    "--route", type=click.Choice([each.value for each in Route]), help="Requests of this route."
+)
 @click.option("--engine", metavar="IID", help="Requests that had a leg on this engine.")
 @click.option("--ttft", type=_TARGET, metavar="SECONDS", help="Target, not the journal's own.")
 @click.option("--tpot", type=_TARGET, metavar="SECONDS", help="Target, not the journal's own.")
 @click.option(
-    "--ttft-scope", type=click.Choice([*TtftScope]), help="What the target for TTFT covers."
+    "--ttft-scope",
+    type=click.Choice([each.value for each in TtftScope]),
+    help="What the target for TTFT covers.",
 )
 def report(
     *,

@@ -266,7 +266,7 @@ def seconds(value: float | None) -> str:
     """In the unit that suits, with three digits."""
     if value is None:
         return "-"
-    if value < 1.0:
+    if value < 0.9995:  # noqa: PLR2004 - what three digits do not round up to a second
         return f"{1e3 * value:.3g} ms"
     return f"{value:.3g} s" if value < 1000 else f"{value:.0f} s"  # noqa: PLR2004 - no exponents
 
