@@ -12,6 +12,7 @@ from narwhal.cli.profile_command import profile
 from narwhal.cli.report_command import report
 from narwhal.cli.serve_command import serve
 from narwhal.cli.simulate_command import simulate_group
+from narwhal.cli.top_command import top
 from narwhal.model.version import __version__
 
 
@@ -24,6 +25,7 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(demo)
 main.add_command(emulate)
+main.add_command(top)
 main.add_command(report)
 main.add_command(profile)
 main.add_command(engines_group)

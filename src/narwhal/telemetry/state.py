@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from narwhal.telemetry.alerts import alerts
 from narwhal.telemetry.roles_view import roles_document
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def state_document(
         "ready": live.ready,
         "not_ready": live.not_ready,
         "draining": live.draining,
+        "alerts": alerts(live, totals),
         "requests": {
             "received": totals.received,
             "in_flight": totals.in_flight,
