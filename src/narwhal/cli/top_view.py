@@ -165,7 +165,7 @@ def _engines(state: State, width: int, style: str) -> Table:
         table.add_column("BACKLOG", justify="right", no_wrap=True)
     if wide:
         table.add_column("PACE P/D", justify="right", no_wrap=True)
-        table.add_column("NOTE", overflow="ellipsis", no_wrap=True)
+        table.add_column("NOTE", overflow="fold")  # the only one that gives way
     for engine in state.engines:
         cells: list[Text | str] = [
             *(printable(engine.iid), _role(engine), _standing(engine)),
