@@ -31,6 +31,7 @@ class Endpoint(StrEnum):
     METRICS = "metrics"
     STATE = "state"
     LIFECYCLE = "lifecycle"
+    UI = "ui"
     OTHER = "other"
 
 
