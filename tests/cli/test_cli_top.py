@@ -129,7 +129,7 @@ def test_a_frame_says_what_the_state_says() -> None:
     text = drawn(frame())
     lines = [" ".join(line.split()) for line in text.splitlines()]
     for line in (
-        "narwhal-trio 9.9 tiny ready up 1 min 40 s http://router",
+        "tiny ready up 1 min 40 s (narwhal-trio 9.9) http://router",
         "requests 5 in flight, 1 waiting, 6 held",
         "so far 50 received, 40 completed, 5 failed",
         "recent TTFT 500 ms, max 2.5 s (target 2 s); TPOT 50 ms, max 60 ms (target 100 ms)",
@@ -361,7 +361,7 @@ def test_one_frame_for_scripts() -> None:
     with served(server) as url:
         done = top("--url", f"{url}/", "--once", env={"COLUMNS": "120"})
         assert done.exit_code == 0
-        assert "narwhal-trio 9.9  tiny  ready" in done.stdout
+        assert "tiny  ready  up 1 min 40 s (narwhal-trio 9.9)" in done.stdout
         assert "\x1b" not in done.stdout
     assert server.seen == [(PATH, None)]
     assert url in done.stdout

@@ -68,9 +68,10 @@ def _head(frame: Frame) -> Text:
     word, style = ("ready", "bold green") if state.ready else ("NOT READY", "bold red")
     if state.draining:
         word, style = "DRAINING", "bold yellow"
-    head.append(f"narwhal-trio {printable(state.version)}  {printable(state.model)}  ", "bold")
+    head.append(f"{printable(state.model)}  ", "bold")
     head.append(word, "" if frame.trouble else style)
-    head.append(f"  up {span(state.uptime_s)}  {printable(frame.url)}")
+    version = f"(narwhal-trio {printable(state.version)})"
+    head.append(f"  up {span(state.uptime_s)} {version}  {printable(frame.url)}")
     return head
 
 
