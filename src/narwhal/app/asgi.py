@@ -12,6 +12,7 @@ from narwhal.app.lifecycle import LifecycleRoutes
 from narwhal.app.openapi import openapi_document
 from narwhal.app.pages import PAGE_BOUND_S, error, not_allowed
 from narwhal.app.reply import JSON
+from narwhal.app.ui_pages import NOT_MODIFIED, UI_PAGES
 from narwhal.model import Route
 from narwhal.telemetry import CONTENT_TYPE, Endpoint
 from narwhal.wire import openai
@@ -77,11 +78,16 @@ class App:
         if page is not None and method in ("GET", "HEAD"):
             endpoint, answer = page
             status, body, headers = answer()
+        elif (static := UI_PAGES.get(path)) is not None and method in ("GET", "HEAD"):
+            endpoint = Endpoint.UI
+            status, body, headers = static.answer(scope["headers"])
         else:
             endpoint = Endpoint.OTHER
-            status, body, headers = _no_such(path, method, known=bool(route or page))
+            known = bool(route or page or path in UI_PAGES)
+            status, body, headers = _no_such(path, method, known=known)
         self._router.telemetry.answered(endpoint, status)
-        headers.append((b"content-length", b"%d" % len(body)))
+        if status != NOT_MODIFIED:
+            headers.append((b"content-length", b"%d" % len(body)))
         with trio.move_on_after(PAGE_BOUND_S):
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})

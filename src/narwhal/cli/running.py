@@ -50,6 +50,16 @@ async def listen(host: str, port: int) -> Sequence[Listener]:
         ) from error
 
 
+async def at_hangup(
+    act: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Call `act` at every SIGHUP until cancelled; the process outlives its terminal meanwhile."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            act()
+
+
 async def until_signalled(
     end: Callable[[], Awaitable[None]],
     scope: trio.CancelScope,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,14 @@ import click
 import trio
 
 from narwhal.app import open_router
-from narwhal.cli.running import fail, fail_config, listen, set_up_logging, until_signalled
+from narwhal.cli.running import (
+    at_hangup,
+    fail,
+    fail_config,
+    listen,
+    set_up_logging,
+    until_signalled,
+)
 from narwhal.config import load_fleet
 from narwhal.config.files import base_name
 from narwhal.fleet import EngineState
@@ -78,7 +86,8 @@ def serve(
     """Serve a fleet until SIGTERM or SIGINT.
 
     The first signal drains: /ready answers 503, new and queued requests are turned away, and
-    streams have the graceful timeout to finish. A second signal ends at once.
+    streams have the graceful timeout to finish. A second signal ends at once. SIGHUP has the
+    journal go on in a new file, for whoever renamed the old one.
     """
     set_up_logging(log_level)
     try:
@@ -103,7 +112,8 @@ def serve(
             resume=saved,
         )
         _calm_the_collector()
-        trio.run(_serve, config, host, port, router, saved)
+        serving = partial(_serve, keeps_journal=journal_file is not None)
+        trio.run(serving, config, host, port, router, saved)
     except ConfigError as error:
         raise fail_config(error) from error
 
@@ -173,7 +183,13 @@ def _calm_the_collector() -> None:
 
 
 async def _serve(
-    config: FleetConfig, host: str, port: int, opened: open_router, saved: SavedState | None
+    config: FleetConfig,
+    host: str,
+    port: int,
+    opened: open_router,
+    saved: SavedState | None,
+    *,
+    keeps_journal: bool,
 ) -> None:
     listeners = await listen(host, port)
     async with opened as router:
@@ -184,6 +200,8 @@ async def _serve(
             await server.drain(_LAST_PAGES_S)
 
         async with trio.open_nursery() as nursery:
+            if keeps_journal:
+                await nursery.start(at_hangup, router.reopen_journal)
             await nursery.start(until_signalled, drain, nursery.cancel_scope)
             await nursery.start(server.serve, listeners)
             _greet(config, listeners, saved)

@@ -32,6 +32,7 @@ class Endpoint(StrEnum):
     OPENAPI = "openapi"
     STATE = "state"
     LIFECYCLE = "lifecycle"
+    UI = "ui"
     OTHER = "other"
 
 
