@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from narwhal.admission import Cause
 from narwhal.fleet import EngineState, Event, Transition
-from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
+from narwhal.model import ClientLimit, FailureClass, Limit, Phase, Role, Route, Terminal
 from narwhal.placement import Why
 from narwhal.roles import (
     Decision,
@@ -25,6 +25,8 @@ from narwhal.roles import (
 from narwhal.telemetry import (
     AttemptResult,
     AttemptRow,
+    Denial,
+    Door,
     EngineView,
     LiveState,
     Pool,
@@ -205,6 +207,8 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.refused(Cause.BACKLOG)
     telemetry.unserved(Phase.PREFILL)
     telemetry.limit_fired(Limit.HEALTH)
+    telemetry.denied(Door.DATA, Denial.NO_KEY)
+    telemetry.client_limit_fired(Door.CONTROL, ClientLimit.BODY_RATE)
     telemetry.offered(sized=True)
     telemetry.offered(sized=False)
     telemetry.engine_failed("n1", FailureClass.TIMEOUT)

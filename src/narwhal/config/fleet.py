@@ -9,6 +9,7 @@ from narwhal.config import effective
 from narwhal.config.bounds import at_least
 from narwhal.config.control import Controller
 from narwhal.config.engine_settings import EngineSettings
+from narwhal.config.listeners import Control, Http
 from narwhal.config.recovery import Profiles, Recovery
 from narwhal.config.serving import Serving, Slo
 from narwhal.config.settings import about, checked
@@ -125,6 +126,11 @@ class FleetConfig:
         metadata=about("The targets of service.", example=Slo(ttft_s=2.0, tpot_s=0.05))
     )
     serving: Serving = attrs.field(factory=Serving, metadata=about("The life of a request."))
+    http: Http = attrs.field(factory=Http, metadata=about("What the listeners bear of one client."))
+    control: Control = attrs.field(
+        factory=Control,
+        metadata=about("Where the routes for operators are served, and to whom."),
+    )
     engine: EngineSettings = attrs.field(
         factory=EngineSettings, metadata=about("How the router talks to engines.")
     )

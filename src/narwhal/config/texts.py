@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import attrs
 
+from narwhal.config.binds import BadBind, split_bind
 from narwhal.config.urls import BadUrl, split_url
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class TextKind:
     """Whether a file may write `${NAME}` for it."""
     names_variable: bool = False
     """Whether it names an environment variable that must exist when a file is loaded."""
+    several: bool = False
+    """Whether that variable may hold several keys."""
 
 
 def _name_complaint(text: str) -> str | None:
@@ -72,6 +75,14 @@ def _url_with_path_complaint(text: str) -> str | None:
     try:
         split_url(text, path_allowed=True)
     except BadUrl as bad:
+        return str(bad)
+    return None
+
+
+def _bind_complaint(text: str) -> str | None:
+    try:
+        split_bind(text)
+    except BadBind as bad:
         return str(bad)
     return None
 
@@ -121,4 +132,18 @@ VariableName = Annotated[
         complaint=_variable_complaint,
         names_variable=True,
     ),
+]
+KeysVariableName = Annotated[
+    str,
+    TextKind(
+        name="name of an environment variable",
+        form="must hold a key, or several with commas or line breaks in between, when the file is "
+        "loaded",
+        complaint=_variable_complaint,
+        names_variable=True,
+        several=True,
+    ),
+]
+Bind = Annotated[
+    str, TextKind(name="address", form="`HOST:PORT`; `[::1]:9000`", complaint=_bind_complaint)
 ]

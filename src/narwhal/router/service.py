@@ -54,7 +54,11 @@ class Router:
     """
 
     app: ASGIApp
-    """The ASGI application that serves this router; set by `open_router`."""
+    """The ASGI application that serves this router; set by `open_router`, as are the next two."""
+    data_app: ASGIApp
+    """Its routes for clients alone."""
+    control_app: ASGIApp
+    """Its routes for operators alone, for a listener that only they reach."""
 
     def __init__(
         self,

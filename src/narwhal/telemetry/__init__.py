@@ -8,7 +8,15 @@ from narwhal.telemetry.codes import ERROR_CODES
 from narwhal.telemetry.counters import COUNTED, REJECTION_CODES, Counters, values_of
 from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
-from narwhal.telemetry.kinds import AttemptResult, Endpoint, Pool, Probe, ProbeResult
+from narwhal.telemetry.kinds import (
+    AttemptResult,
+    Denial,
+    Door,
+    Endpoint,
+    Pool,
+    Probe,
+    ProbeResult,
+)
 from narwhal.telemetry.live import DrainView, EngineView, LiveState, PoolView, StateSource
 from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
 from narwhal.telemetry.roles_view import RolesView
@@ -33,6 +41,8 @@ __all__ = [
     "AttemptResult",
     "AttemptRow",
     "Counters",
+    "Denial",
+    "Door",
     "DrainView",
     "Endpoint",
     "EngineRow",

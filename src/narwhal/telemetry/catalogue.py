@@ -18,11 +18,13 @@ import attrs
 
 from narwhal.admission import Cause
 from narwhal.fleet import EngineState
-from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
+from narwhal.model import ClientLimit, FailureClass, Limit, Phase, Role, Route, Terminal
 from narwhal.roles import Gate, Rule, Verdict
 from narwhal.telemetry.codes import CODE_LABELS
 from narwhal.telemetry.kinds import (
     AttemptResult,
+    Denial,
+    Door,
     Endpoint,
     Horizon,
     Kind,
@@ -59,6 +61,8 @@ ROUTE = Label("route", tuple(Route))
 LEG = Label("phase", LEGS)
 PHASE = Label("phase", tuple(Phase))
 LIMIT = Label("limit", tuple(Limit))
+CLIENT_LIMIT = Label("limit", tuple(ClientLimit))
+DOOR = Label("listener", tuple(Door))
 STATE = Label("state", tuple(EngineState))
 ROLE = Label("role", tuple(Role))
 RULE = Label("rule", tuple(Rule))
@@ -137,6 +141,21 @@ CATALOGUE: tuple[Metric, ...] = (
         "limits",
         "Time limits that fired, whether or not they ended a request.",
         (LIMIT,),
+    ),
+    # Who is let in
+    Metric(
+        "denied_total",
+        Kind.COUNTER,
+        "requests",
+        "Requests that were denied for want of a key, or that control routes do not take.",
+        (DOOR, Label("denial", tuple(Denial))),
+    ),
+    Metric(
+        "client_limits_fired_total",
+        Kind.COUNTER,
+        "limits",
+        "Limits on single clients that fired, mostly before anything was known of a request.",
+        (DOOR, CLIENT_LIMIT),
     ),
     # Attempts
     Metric(

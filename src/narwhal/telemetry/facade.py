@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from narwhal.admission import Cause
     from narwhal.fleet import Transition
-    from narwhal.model import FailureClass, Phase
+    from narwhal.model import ClientLimit, FailureClass, Phase
     from narwhal.roles import Decision
-    from narwhal.telemetry.kinds import Probe, ProbeResult
+    from narwhal.telemetry.kinds import Denial, Door, Probe, ProbeResult
     from narwhal.telemetry.live import Readings, StateSource
     from narwhal.telemetry.rows import RequestRow
     from narwhal.telemetry.sink import JournalFile
@@ -241,6 +241,14 @@ class Telemetry:
         else:
             kind = _CLASSES.get(status // 100, StatusClass.OTHER)
         self.metrics.http_responses[endpoint, kind].inc()
+
+    def denied(self, door: Door, denial: Denial) -> None:
+        """A request that came in by `door` was not let through."""
+        self.metrics.denied[door, denial].inc()
+
+    def client_limit_fired(self, door: Door, limit: ClientLimit) -> None:
+        """A limit on one client fired at the listener of that name."""
+        self.metrics.client_limits[door, limit].inc()
 
     def limit_fired(self, limit: Limit) -> None:
         """A limit fired outside any request (a probe, a release leg); rows bring the others."""

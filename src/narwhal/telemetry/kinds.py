@@ -36,6 +36,30 @@ class Endpoint(StrEnum):
     OTHER = "other"
 
 
+class Door(StrEnum):
+    """Which listener a client came in by."""
+
+    DATA = "data"
+    CONTROL = "control"
+
+
+class Denial(StrEnum):
+    """Why a request was not let through to what it asked for."""
+
+    NO_KEY = "no_key"
+    """It carried none, or more than one."""
+    WRONG_KEY = "wrong_key"
+    """It carried a key or token that is none of those that there are."""
+    BROWSER = "browser"
+    """A control route, and a page of another site seems to have sent it."""
+    HOST = "host"
+    """A control route, and the name of another machine."""
+    PROXIED = "proxied"
+    """A control route, and somebody passed it on."""
+    PLACE = "place"
+    """A control route, and a way that leads here from other machines."""
+
+
 class StatusClass(StrEnum):
     """The first digit of an answer's status; `NONE` where the client got no answer at all."""
 

@@ -12,13 +12,15 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from narwhal.admission import Cause
 from narwhal.fleet import EngineState
-from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
+from narwhal.model import ClientLimit, FailureClass, Limit, Phase, Role, Route, Terminal
 from narwhal.roles import Gate, Rule, Verdict
 from narwhal.telemetry.catalogue import ENGINE, LEGS, VERSION
 from narwhal.telemetry.cells import Cell, Cells
 from narwhal.telemetry.codes import CODE_LABELS
 from narwhal.telemetry.kinds import (
     AttemptResult,
+    Denial,
+    Door,
     Endpoint,
     Probe,
     ProbeResult,
@@ -87,6 +89,8 @@ class Metrics:
         self.http_responses = self._pairs("http_responses_total", Endpoint, StatusClass)
         self.limits_fired = self._each("limits_fired_total", Limit)
         self.attempts = self._each("attempts_total", AttemptResult)
+        self.denied = self._pairs("denied_total", Door, Denial)
+        self.client_limits = self._pairs("client_limits_fired_total", Door, ClientLimit)
         cell = self._cells.cell
         self.retries = cell("retries_total")
         self.offers = cell("offers_total")
