@@ -14,6 +14,7 @@ from docs_pages import DOCS, ROOT, section, table
 from trio.testing import MockClock
 
 import narwhal
+from narwhal import open_router
 from narwhal.engine import clients
 from narwhal.fleet import trust
 from narwhal.model import FailureClass, Phase
@@ -22,6 +23,7 @@ from narwhal.net.server import ServerOptions
 from narwhal.router import errands, life, service
 from narwhal.simulate.overload import Arm, Experiment
 from narwhal.telemetry import Telemetry, facade, journal
+from narwhal.testing import fleet_config
 
 SOURCES = Path(narwhal.__file__).parent
 PACKAGES = "|".join(path.parent.name for path in SOURCES.glob("*/__init__.py"))
@@ -178,6 +180,21 @@ def test_trust_is_lost_and_won_as_the_page_says() -> None:
     assert not standing.doubtful("d0", Phase.DECODE, now + 30)
     standing.failed("d0", Phase.DECODE, FailureClass.CONNECTION, now)
     assert all(standing.doubtful("d0", phase, now) for phase in trust.Trust.PHASES)
+
+
+def test_the_routes_are_those_of_the_application() -> None:
+    named = [
+        route
+        for row in table(HTTP, "## Routes")
+        for route in re.findall(r"`([A-Z]+ /[\w/.]+)`", row[0])
+    ]
+
+    async def main() -> None:
+        async with open_router(fleet_config()) as router:
+            app: Any = router.app
+            assert sorted(named) == sorted(f"{way} {path}" for path, way in app.routes.items())
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 def test_the_state_document_s_keys() -> None:

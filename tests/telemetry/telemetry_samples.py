@@ -97,6 +97,7 @@ ROW = RequestRow(
     first_token_ttft_s=3.05,
     projected_ttft_s=2.5,
     tpot_s=0.02,
+    projected_tpot_s=0.025,
 )
 
 CHANGE = Transition(

@@ -55,6 +55,7 @@ def test_a_request_s_row() -> None:
         "first_token_ttft_s": 3.05,
         "projected_ttft_s": 2.5,
         "tpot_s": 0.02,
+        "projected_tpot_s": 0.025,
         "spent_s": {"ingress": 0.01, "queue": 0.25, "prefill": 0.3, "backoff": 0.04, "decode": 3.4},
     }
     assert attempts[0] == {

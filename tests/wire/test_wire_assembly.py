@@ -84,8 +84,10 @@ def template_of(answer: dict[str, Any], **prefill: Any) -> Any:
     return parse_prefill(json.dumps(other).encode()).template
 
 
-def assemble(route: Route, template: Any, *chunks: dict[str, Any]) -> dict[str, Any]:
-    assembler = Assembler(route=route, template=template, max_bytes=1 << 24)
+def assemble(
+    route: Route, template: Any, *chunks: dict[str, Any], **asked: bool
+) -> dict[str, Any]:
+    assembler = Assembler(route=route, template=template, max_bytes=1 << 24, **asked)
     for chunk in chunks:
         assembler.feed(event(chunk))
     kind = "chat.completion.chunk" if route is Route.CHAT else "text_completion"
@@ -233,6 +235,38 @@ def test_content_beside_tool_calls_is_what_the_engine_has_there() -> None:
     chunks = [chat_chunk({"tool_calls": [{"index": n, **c}]}) for n, c in enumerate(CALLS)]
     assembled = assemble(Route.CHAT, template, ROLE, *chunks, chat_chunk({}, "tool_calls"))
     assert_same(assembled, with_calls(content=""), order=False)
+
+
+@pytest.mark.parametrize("template", [None, template_of(with_calls())])
+def test_content_beside_a_call_that_was_forced_is_empty(template: Any) -> None:
+    """The prefill's token was text, from which a call could only have become."""
+    chunks = [chat_chunk({"content": None, "tool_calls": [{"index": 0, **CALLS[0]}]})]
+    chunks.append(chat_chunk({}, "stop"))
+    for forced, content in ((True, ""), (False, None)):
+        answer = assemble(Route.CHAT, template, ROLE, *chunks, forced_tool=forced)
+        assert answer["choices"][0]["message"]["content"] == content
+    text = chat_chunk({"content": "x"}, "length")
+    answer = assemble(Route.CHAT, template, ROLE, text, forced_tool=True)
+    assert answer["choices"][0]["message"]["content"] == "x"
+
+
+def test_a_call_that_is_cut_behind_its_name_has_empty_arguments() -> None:
+    """An engine sends none then, and a client takes it that every call has them."""
+    begun = {"index": 0, "id": "call-1", "type": "function", "function": {"name": "weather"}}
+    chunks = [chat_chunk({"content": None, "tool_calls": [begun]}), chat_chunk({}, "length")]
+    answer = assemble(Route.CHAT, None, ROLE, *chunks)
+    (made,) = answer["choices"][0]["message"]["tool_calls"]
+    assert made["function"] == {"name": "weather", "arguments": ""}
+
+
+def test_ids_of_a_prompt_that_nobody_asked_for_are_left_out() -> None:
+    """A stream that echoes has them in its first event, a whole answer has not."""
+    chunks = [completion_chunk("Hi a", prompt_token_ids=[1, 2]), completion_chunk(" b", "length")]
+    answer = whole(Route.COMPLETIONS, {"text": "Hi a b"})
+    template = template_of(answer)
+    assert_same(assemble(Route.COMPLETIONS, template, *chunks, returns_ids=False), answer)
+    asked = whole(Route.COMPLETIONS, {"text": "Hi a b", "prompt_token_ids": [1, 2]})
+    assert_same(assemble(Route.COMPLETIONS, template, *chunks), asked)
 
 
 def test_reasoning_refusal_and_what_only_this_vendor_sends() -> None:

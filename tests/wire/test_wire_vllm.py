@@ -16,11 +16,13 @@ from narwhal.wire.openai import CompletionRequest, parse_request
 from narwhal.wire.vllm import (
     TokenIds,
     decode_body,
+    forces_tool,
     parse_prefill,
     parse_token_ids,
     parse_tokenize,
     prefill_body,
     release_body,
+    returns_ids,
     tokenize_body,
 )
 
@@ -424,3 +426,30 @@ def test_handoff_fields() -> None:
     assert HANDOFF.blocks == 2
     assert HANDOFF.raw == DESCRIPTOR
     assert msgspec.json.decode(HANDOFF.raw)["tp_size"] == 1
+
+
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "forced"),
+    [
+        ({}, False),
+        ({"tools": TOOLS}, False),
+        ({"tools": TOOLS, "tool_choice": None}, False),
+        ({"tools": TOOLS, "tool_choice": "auto"}, False),
+        ({"tools": TOOLS, "tool_choice": "required"}, True),
+        ({"tools": TOOLS, "tool_choice": TOOLS[0]}, True),
+        ({"tools": None, "tool_choice": "required"}, False),
+    ],
+)
+def test_whether_a_tool_has_to_be_called(fields: dict[str, Any], forced: bool) -> None:
+    assert forces_tool(chat(**fields)) is forced
+    assert not forces_tool(request(**fields))
+
+
+def test_whether_token_ids_are_asked_for() -> None:
+    assert [returns_ids(request(return_token_ids=asked)) for asked in (True, 1, False, 0, None)] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+    assert not returns_ids(request())

@@ -76,17 +76,20 @@ class Access:
             key_file=key_file,
         )
 
-    def denied_control(self, scope: Scope, *, own_listener: bool) -> Denial | None:
+    def denied_control(
+        self, scope: Scope, *, own_listener: bool, secret: bool = True
+    ) -> Denial | None:
         """Why a request to a control route is denied, `None` if it is not.
 
-        With a token, only the token counts, and where it came in: on a listener that has other
-        routes as well, control routes are for connections within this machine. Without one, the
-        request must also not look as if a web page or a proxy made it.
+        What is not `secret`, a page that asks for the token, is there without it. With a token,
+        only the token counts, and where it came in: on a listener that has other routes as well,
+        control routes are for connections within this machine. Without one, the request must also
+        not look as if a web page or a proxy made it.
         """
         if not own_listener and not _within_machine(scope):
             return Denial.PLACE
         if self.operators is not None:
-            return self.operators.denial(scope["headers"])
+            return self.operators.denial(scope["headers"]) if secret else None
         return self._suspicion(scope)
 
     def _suspicion(self, scope: Scope) -> Denial | None:

@@ -10,8 +10,10 @@ import trio
 from narwhal.app.access import denied_client, denied_operator
 from narwhal.app.completions import CompletionHandler
 from narwhal.app.lifecycle import LifecycleRoutes
+from narwhal.app.openapi import openapi_document
 from narwhal.app.pages import PAGE_BOUND_S, error, not_allowed
 from narwhal.app.reply import JSON
+from narwhal.app.ui_pages import NOT_MODIFIED, UI_PAGES
 from narwhal.model import Route
 from narwhal.telemetry import CONTENT_TYPE, Door, Endpoint
 from narwhal.wire import openai
@@ -63,11 +65,24 @@ class App:
             "/health": (Endpoint.HEALTH, self._health),
             "/ready": (Endpoint.READY, self._ready),
             "/metrics": (Endpoint.METRICS, self._metrics),
+            "/openapi.json": (Endpoint.OPENAPI, self._openapi),
         }
         if data:
             self._pages["/v1/models"] = (Endpoint.MODELS, self._models)
         if control:
             self._pages[_STATE] = (Endpoint.STATE, self._state)
+        self._files = UI_PAGES if control else {}
+        config = router.config
+        self._document = openapi_document(
+            self.routes, model=config.model, engines=[spec.iid for spec in config.engines]
+        )
+
+    @property
+    def routes(self) -> dict[str, str]:
+        """Every path that is served, with its method; `HEAD` goes wherever `GET` does."""
+        completions = dict.fromkeys(self._completions, "POST")
+        lifecycle = {} if self._lifecycle is None else self._lifecycle.routes
+        return completions | dict.fromkeys(self._pages, "GET") | lifecycle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -89,11 +104,16 @@ class App:
         elif (page := self._pages.get(path)) is not None and method in ("GET", "HEAD"):
             endpoint, answer = page
             status, body, headers = answer()
+        elif (static := self._files.get(path)) is not None and method in ("GET", "HEAD"):
+            endpoint = Endpoint.UI
+            status, body, headers = static.answer(scope["headers"])
         else:
             endpoint = Endpoint.OTHER
-            status, body, headers = self._no_such(path, method, known=bool(route or page))
+            known = bool(route or page or path in self._files)
+            status, body, headers = self._no_such(path, method, known=known)
         self._router.telemetry.answered(endpoint, status)
-        headers.append((b"content-length", b"%d" % len(body)))
+        if status != NOT_MODIFIED:
+            headers.append((b"content-length", b"%d" % len(body)))
         with trio.move_on_after(PAGE_BOUND_S):
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
@@ -103,7 +123,9 @@ class App:
     def _denied(self, path: str, scope: Scope) -> Answer | None:
         """The answer to a request that may not have what it asks for; `None` if it may."""
         if self._control and path.startswith(_CONTROL):
-            denial = self._access.denied_control(scope, own_listener=self._own_listener)
+            denial = self._access.denied_control(
+                scope, own_listener=self._own_listener, secret=path not in self._files
+            )
             tell = denied_operator
         elif self._clients is None or path in self._open:
             return None
@@ -120,6 +142,8 @@ class App:
             return _ENDPOINTS[route]
         if (page := self._pages.get(path)) is not None:
             return page[0]
+        if path in self._files:
+            return Endpoint.UI
         below = self._lifecycle is not None and self._lifecycle.serves(path)
         return Endpoint.LIFECYCLE if below else Endpoint.OTHER
 
@@ -142,6 +166,9 @@ class App:
     def _metrics(self) -> Answer:
         kind = (b"content-type", CONTENT_TYPE.encode())
         return 200, self._router.telemetry.metrics.render(), [kind]
+
+    def _openapi(self) -> Answer:
+        return 200, self._document, [JSON]
 
     def _state(self) -> Answer:
         return 200, self._router.telemetry.state(trio.current_time()), [JSON]

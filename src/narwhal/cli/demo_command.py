@@ -136,4 +136,4 @@ def _greet(config: FleetConfig, url: str) -> None:
     click.echo(f"narwhal-trio: {len(config.engines)} emulated engines behind {url}; try\n")
     click.echo(f"  curl -N {url}/v1/chat/completions -H 'content-type: application/json' \\")
     click.echo(f"    -d '{body}'\n")
-    click.echo(f"State: {url}/narwhal/state  Metrics: {url}/metrics  End with Ctrl-C.")
+    click.echo(f"Status: {url}/narwhal/ui  Metrics: {url}/metrics  End with Ctrl-C.")

@@ -48,6 +48,16 @@ async def listen(host: str, port: int, *, advice: str = "--host or --port") -> S
         raise fail(f"cannot listen on {host}:{port}: {reason}; choose another {advice}") from error
 
 
+async def at_hangup(
+    act: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Call `act` at every SIGHUP until cancelled; the process outlives its terminal meanwhile."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            act()
+
+
 async def until_signalled(
     end: Callable[[], Awaitable[None]],
     scope: trio.CancelScope,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import trio
 
 from narwhal.app import open_router
 from narwhal.cli.doors import Doors, open_doors
-from narwhal.cli.running import fail, fail_config, set_up_logging, until_signalled
+from narwhal.cli.running import at_hangup, fail, fail_config, set_up_logging, until_signalled
 from narwhal.config import load_fleet
 from narwhal.config.binds import BadBind, split_bind
 from narwhal.config.files import base_name
@@ -84,7 +85,8 @@ def serve(
     """Serve a fleet until SIGTERM or SIGINT.
 
     The first signal drains: /ready answers 503, new and queued requests are turned away, and
-    streams have the graceful timeout to finish. A second signal ends at once.
+    streams have the graceful timeout to finish. A second signal ends at once. SIGHUP has the
+    journal go on in a new file, for whoever renamed the old one.
     """
     set_up_logging(log_level)
     try:
@@ -111,7 +113,8 @@ def serve(
         )
         doors = Doors.of(config, host, port)
         _calm_the_collector()
-        trio.run(_serve, config, doors, router, saved)
+        serving = partial(_serve, keeps_journal=journal_file is not None)
+        trio.run(serving, config, doors, router, saved)
     except ConfigError as error:
         raise fail_config(error) from error
 
@@ -189,7 +192,12 @@ def _calm_the_collector() -> None:
 
 
 async def _serve(
-    config: FleetConfig, doors: Doors, opened: open_router, saved: SavedState | None
+    config: FleetConfig,
+    doors: Doors,
+    opened: open_router,
+    saved: SavedState | None,
+    *,
+    keeps_journal: bool,
 ) -> None:
     opening = await open_doors(doors)
     async with opened as router:
@@ -202,6 +210,8 @@ async def _serve(
                     drains.start_soon(server.drain, _LAST_PAGES_S)
 
         async with trio.open_nursery() as nursery:
+            if keeps_journal:
+                await nursery.start(at_hangup, router.reopen_journal)
             await nursery.start(until_signalled, drain, nursery.cancel_scope)
             for server, listeners in servers:
                 await nursery.start(server.serve, listeners)

@@ -148,6 +148,8 @@ class Core:
         choice = choose(eligible(candidates, exclude=exclude))
         if choice is not None and life is not None:
             trust.placed(choice.iid, phase, now)
+            if (interval_s := costs[choice.iid][2]) is not None:
+                life.record.projected_tpot_s = interval_s
             if choice.why is Why.UNSERVED:
                 self.telemetry.unserved(phase)
         return choice
@@ -160,14 +162,15 @@ class Core:
         now: float,
         *,
         whole: bool,
-    ) -> Mapping[str, tuple[float, bool]]:
+    ) -> Mapping[str, tuple[float, bool, float | None]]:
         """What a leg costs on each engine, and whether it is projected to meet its target there.
 
-        Without prices, an engine costs what legs it has.
+        Third comes the projected time between tokens, of a leg that decodes. Without prices, an
+        engine costs what legs it has.
         """
         prices = self.prices
         if life is None or not prices.known:
-            return {iid: (self.ledger.residents(iid, phase), True) for iid in iids}
+            return {iid: (self.ledger.residents(iid, phase), True, None) for iid in iids}
         targets, prompt = prices.targets, life.prompt_tokens
         if whole and self.predictive:
             paths = prices.whole_paths(iids, prompt, life.output_tokens, now)
@@ -185,11 +188,19 @@ class Core:
                     # The same share of this target as it is of the other, which is in seconds.
                     path.interval_s + prices.penalty_s(path.iid) * targets.tpot_s / targets.ttft_s,
                     path.meets(targets.tpot_s),
+                    path.interval_s,
                 )
                 for path in decodes
             }
         waited = now - life.arrival
-        return {path.iid: (path.price_s, targets.met_by(path, waited)) for path in paths}
+        return {
+            path.iid: (
+                path.price_s,
+                targets.met_by(path, waited),
+                None if path.decode is None else path.decode.interval_s,
+            )
+            for path in paths
+        }
 
     async def take(
         self,

@@ -72,7 +72,13 @@ class DecodeRun:
                 route=request.route, strip_usage=not request.include_usage, max_held=most
             )
         else:
-            self._sink = Assembler(route=request.route, template=template, max_bytes=most)
+            self._sink = Assembler(
+                route=request.route,
+                template=template,
+                max_bytes=most,
+                forced_tool=vllm.forces_tool(request),
+                returns_ids=vllm.returns_ids(request),
+            )
 
     @property
     def sent(self) -> bool:

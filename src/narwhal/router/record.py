@@ -32,6 +32,7 @@ class Record:
     prefill_ttft_s: float | None = None
     first_token_ttft_s: float | None = None
     projected_ttft_s: float | None = None
+    projected_tpot_s: float | None = None
     ttft_s: float | None = None
     first_token_at: float | None = None
     tpot_s: float | None = None
@@ -115,6 +116,7 @@ class Record:
             first_token_ttft_s=self.first_token_ttft_s,
             projected_ttft_s=self.projected_ttft_s,
             tpot_s=self.tpot_s,
+            projected_tpot_s=self.projected_tpot_s,
             tokenize_fallback=self.tokenize_fallback,
         )
 

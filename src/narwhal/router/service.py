@@ -251,6 +251,15 @@ class Router:
 
     # What it says of itself
 
+    def reopen_journal(self) -> None:
+        """The journal's file was renamed: later rows go to a new one of the old name.
+
+        Synchronous and without effect if no journal is kept. The new file is there within a
+        moment, if the disk does its part; rows that wait meanwhile are in one of the two.
+        """
+        if self._journal is not None:
+            self._journal.reopen()
+
     def not_ready(self) -> list[str]:
         """Why new requests would not be served; empty when they would."""
         reasons = []

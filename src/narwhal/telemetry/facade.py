@@ -69,6 +69,7 @@ class Telemetry:
         self.journal = Journal()
         self._journaled = journaled
         self._ttft_scope = ttft_scope
+        self._slo = {"ttft_s": ttft_s, "ttft_scope": ttft_scope, "tpot_s": tpot_s}
         self._version = version
         self._model = model
         self._started = started
@@ -121,6 +122,8 @@ class Telemetry:
             limits_fired=dict(self._limits),
             attempts=self._attempts,
             retries=self._retries,
+            prompt_tokens=int(self.metrics.tokens_prompt.value),
+            completion_tokens=int(self.metrics.tokens_completion.value),
             kv_released=self._kv_released,
             kv_orphaned=self._kv_orphaned,
             journal_dropped=self.journal.dropped,
@@ -370,6 +373,7 @@ class Telemetry:
         document = state_document(
             version=self._version,
             model=self._model,
+            slo=self._slo,
             uptime_s=now - self._started,
             live=self._live(),
             totals=self.totals(),

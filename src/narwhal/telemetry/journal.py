@@ -103,6 +103,7 @@ def _request(row: RequestRow) -> dict[str, object]:
         "first_token_ttft_s": _seconds(row.first_token_ttft_s),
         "projected_ttft_s": _seconds(row.projected_ttft_s),
         "tpot_s": _seconds(row.tpot_s),
+        "projected_tpot_s": _seconds(row.projected_tpot_s),
         "spent_s": {phase: _seconds(spent) for phase, spent in row.spent.items()},
         "attempts": [_attempt(attempt) for attempt in row.attempts],
     }
@@ -131,7 +132,7 @@ def _attempt(attempt: AttemptRow) -> dict[str, object]:
 
 def _start(row: StartRow) -> dict[str, object]:
     return {
-        "event": "start",
+        "event": "rotated" if row.rotated else "start",
         "ts": _seconds(row.ts),
         "schema": SCHEMA,
         "version": row.version,

@@ -29,8 +29,10 @@ class Endpoint(StrEnum):
     HEALTH = "health"
     READY = "ready"
     METRICS = "metrics"
+    OPENAPI = "openapi"
     STATE = "state"
     LIFECYCLE = "lifecycle"
+    UI = "ui"
     OTHER = "other"
 
 

@@ -117,6 +117,8 @@ class RequestRow:
     `slo.ttft_scope` names."""
     tpot_s: float | None = None
     """Mean time between output tokens, if there were two or more."""
+    projected_tpot_s: float | None = None
+    """What was projected when the last decode was placed, if there are profiles."""
     tokenize_fallback: bool = False
     """Whether the prompt was to be counted by an engine, and was not."""
 
@@ -142,9 +144,13 @@ class EngineSummary:
 
 @attrs.frozen(kw_only=True)
 class StartRow:
-    """The router began to serve."""
+    """The router began to serve, or (`rotated`) goes on in another file, which has to say as much.
+
+    So each file of a journal says what its rows are to be measured by.
+    """
 
     ts: float
+    rotated: bool = False
     version: str
     model: str
     ttft_s: float

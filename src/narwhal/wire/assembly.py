@@ -70,12 +70,21 @@ class Assembler:
     `template` gives the keys of this engine's whole answers and what they hold by default (see
     `PrefillAnswer.template`). No field of a stream is lost, known or not. `max_bytes` bounds
     what is kept: the choices' JSON, and events with keys around them that the first had not.
+
+    Two things about a whole answer neither its stream nor the prefill tells, only the request:
+
+    - `forced_tool`: a tool was named or required. Such an answer has empty content beside its
+      calls; one that chose to call a tool has what the template says.
+    - `returns_ids`: token ids were asked for. A stream that echoes its prompt has the prompt's ids
+      unasked, and a whole answer has not.
     """
 
     __slots__ = (
         "_choices",
+        "_forced_tool",
         "_kept",
         "_max_bytes",
+        "_returns_ids",
         "_route",
         "_splitter",
         "_template",
@@ -88,8 +97,18 @@ class Assembler:
         "usage",
     )
 
-    def __init__(self, *, route: Route, template: Mapping[str, Any] | None, max_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        route: Route,
+        template: Mapping[str, Any] | None,
+        max_bytes: int,
+        forced_tool: bool = False,
+        returns_ids: bool = True,
+    ) -> None:
         self._route = route
+        self._forced_tool = forced_tool
+        self._returns_ids = returns_ids
         self._template = _LEAST[route] if template is None else template
         self._max_bytes = max_bytes
         self._splitter = EventSplitter()
@@ -203,6 +222,8 @@ class Assembler:
                 name = "message" if key == "delta" else key
                 if name == "message" and not isinstance(value, dict | None):
                     raise malformed("a delta is not an object")
+                if name == "prompt_token_ids" and not self._returns_ids:
+                    continue
                 merged[name] = merge(merged.get(name, Absent), value, name)
 
     # The answer
@@ -224,7 +245,10 @@ class Assembler:
         if self._route is Route.COMPLETIONS:
             values.setdefault("text", "")
         else:
-            values["message"] = _message(values.get("message") or {}, defaults.get("message") or {})
+            told = dict(defaults.get("message") or {})
+            if self._forced_tool:
+                told["content"] = ""
+            values["message"] = _message(values.get("message") or {}, told)
         return _fill(defaults, values)
 
 
@@ -233,19 +257,22 @@ def _message(values: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, A
     values.setdefault("role", "assistant")
     calls = values.get("tool_calls")
     if isinstance(calls, list):
-        # In whole answers the order says it.
-        values["tool_calls"] = [
-            {key: value for key, value in call.items() if key != "index"}
-            if isinstance(call, dict)
-            else call
-            for call in calls
-        ]
+        values["tool_calls"] = [_call(call) if isinstance(call, dict) else call for call in calls]
     if not values.get("content"):
         # Every stream begins with empty content. A whole answer has it only if there is nothing
         # else, as the prefill's answer shows for this request.
         others = any(value for key, value in values.items() if key not in {"role", "content"})
         values["content"] = defaults.get("content") if others else ""
     return _fill(defaults, values)
+
+
+def _call(streamed: dict[str, Any]) -> dict[str, Any]:
+    """A tool call of a whole answer, from its merged fragments."""
+    call = {key: value for key, value in streamed.items() if key != "index"}  # its place says it
+    if isinstance(call.get("function"), dict):
+        # A stream that is cut behind the name has none; clients read them from every call.
+        call["function"] = {"arguments": "", **call["function"]}
+    return call
 
 
 def _fill(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

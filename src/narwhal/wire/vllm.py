@@ -29,12 +29,14 @@ __all__ = [
     "PrefillAnswer",
     "TokenIds",
     "decode_body",
+    "forces_tool",
     "parse_engine_error",
     "parse_prefill",
     "parse_token_ids",
     "parse_tokenize",
     "prefill_body",
     "release_body",
+    "returns_ids",
     "tokenize_body",
 ]
 
@@ -139,6 +141,20 @@ def decode_body(request: CompletionRequest, handoff: Handoff | None) -> bytes:
         if not request.stream or _is_zero(request.fields.get("prompt_logprobs")):
             dropped.add("prompt_logprobs")
     return _splice(request.fields, changes, dropped)
+
+
+def forces_tool(request: CompletionRequest) -> bool:
+    """Whether the model has no choice but to call a tool: one is named, or any is required."""
+    if request.route is not Route.CHAT or is_null(request.fields.get("tools")):
+        return False
+    choice = request.fields.get("tool_choice")
+    return choice is not None and (first_byte(choice) == b"{" or bytes(choice) == b'"required"')
+
+
+def returns_ids(request: CompletionRequest) -> bool:
+    """Whether the client asked for token ids, as an engine reads it."""
+    asked = request.fields.get("return_token_ids")
+    return not is_null(asked) and not _is_zero(asked)
 
 
 def release_body(model: str, handoff: Handoff) -> bytes:
