@@ -131,7 +131,9 @@ def test_both_listeners_speak_tls(engines: list[str], environ: None, tmp_path: P
         reach = ("--url", steering, "--ca-file", ca)
         code, out, err = run("engines", "list", *reach, "--cert-file", own)
         assert (code, err, "serving" in out) == (0, "", True)
-        assert run("engines", "list", *reach)[0] == 1
+        code, out, err = run("top", "--once", *reach, "--cert-file", own)
+        assert (code, err, "emulated" in out) == (0, "", True)
+        assert run("engines", "list", *reach)[0] == run("top", "--once", *reach)[0] == 1
         code, _, err = run("engines", "list", "--url", steering, "--cert-file", own)
         assert (code, "certificate verify failed" in err.lower()) == (1, True)
         code, _, err = run("engines", "list", *reach, "--cert-file", str(tmp_path / "none.pem"))
