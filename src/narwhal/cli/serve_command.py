@@ -102,7 +102,7 @@ def serve(
             state_store=state_file,
             resume=saved,
         )
-        _calm_the_collector()
+        calm_the_collector()
         trio.run(_serve, config, host, port, router, saved)
     except ConfigError as error:
         raise fail_config(error) from error
@@ -161,7 +161,7 @@ def load_saved(config: FleetConfig) -> SavedState | None:
     return saved
 
 
-def _calm_the_collector() -> None:
+def calm_the_collector() -> None:
     """Let the garbage collector look less often, and not at what is there for good.
 
     A request leaves no cycles behind (a test sees to that), so there is next to nothing for it
@@ -177,6 +177,7 @@ async def _serve(
 ) -> None:
     listeners = await listen(host, port)
     async with opened as router:
+        router.telemetry.metrics.add_process()
         server = Server(router.app)
 
         async def drain() -> None:
