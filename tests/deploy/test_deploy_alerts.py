@@ -12,12 +12,11 @@ from monitoring_files import (
     PROMTOOL,
     RECORDINGS,
     ROOT,
-    exposed,
     known,
     promtool,
     recorded,
 )
-from promql import complaints, names
+from promql import complaints, exposed, names
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,6 +14,7 @@ import trio
 
 from narwhal.app import open_router
 from narwhal.cli.running import fail, fail_config, listen, set_up_logging, until_signalled
+from narwhal.cli.service_manager import ServiceManager
 from narwhal.config import load_fleet
 from narwhal.config.files import base_name
 from narwhal.fleet import EngineState
@@ -179,8 +180,10 @@ async def _serve(
     async with opened as router:
         router.telemetry.metrics.add_process()
         server = Server(router.app)
+        manager = ServiceManager(os.environ)
 
         async def drain() -> None:
+            manager.stopping("draining")
             await router.drain(config.serving.graceful_timeout_s)
             await server.drain(_LAST_PAGES_S)
 
@@ -188,6 +191,8 @@ async def _serve(
             await nursery.start(until_signalled, drain, nursery.cancel_scope)
             await nursery.start(server.serve, listeners)
             _greet(config, listeners, saved)
+            manager.ready(f"serving {config.model}")
+            await manager.keep_alive()
 
 
 def _greet(config: FleetConfig, listeners: Sequence[Listener], saved: SavedState | None) -> None:
