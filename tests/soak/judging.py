@@ -125,6 +125,21 @@ def _growth(evidence: Evidence) -> Iterator[str]:
 
 
 def _at_rest(evidence: Evidence) -> Iterator[str]:
+    yield from _router_at_rest(evidence)
+    for engine in evidence.engines:
+        names = ("inflight", "running", "waiting", "used_blocks", "staged")
+        left = {name: engine[name] for name in names if engine[name]}
+        if left:
+            yield f"engine {engine['iid']} still has {left}"
+    for (name, labels), value in values(evidence.scrape).items():
+        kept = dict(labels)
+        # Of the control pool, a probe of the monitor's may be under way.
+        serving = name == "narwhal_pool_connections" and kept["pool"] != "control"
+        if serving and kept["state"] != "idle" and value:
+            yield f"{value:g} {kept['state']} connections: {kept}"
+
+
+def _router_at_rest(evidence: Evidence) -> Iterator[str]:
     if evidence.quiet_s is None:
         yield "the router did not come to rest"
     if evidence.forgotten:
@@ -138,20 +153,6 @@ def _at_rest(evidence: Evidence) -> Iterator[str]:
             yield f"work is left on {engine['iid']}: {engine}"
         if any(engine["residents"].values()) or any(engine["seats"].values()):
             yield f"seats are taken on {engine['iid']}: {engine}"
-    scraped = values(evidence.scrape)
-    for (name, labels), value in scraped.items():
-        # Of the control pool, a probe of the monitor's may be under way.
-        kept = dict(labels)
-        if name == "narwhal_pool_connections" and kept["pool"] != "control":
-            if kept["state"] != "idle" and value:
-                yield f"{value:g} {kept['state']} connections: {kept}"
-    for engine in evidence.engines:
-        left = {
-            name: engine[name]
-            for name in ("inflight", "running", "waiting", "used_blocks", "staged")
-        }
-        if any(left.values()):
-            yield f"engine {engine['iid']} still has {left}"
 
 
 def _counters(
@@ -225,10 +226,9 @@ def _legs(evidence: Evidence, rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _log(evidence: Evidence) -> Iterator[str]:
-    loud = [
-        line for line in evidence.log.splitlines() if re.search(r" (WARNING|ERROR|CRITICAL) ", line)
-    ]
-    loud += [line for line in evidence.log.splitlines() if line.startswith("Traceback")]
+    loud = re.findall(
+        r"^(?:.* (?:WARNING|ERROR|CRITICAL) |Traceback).*$", evidence.log, re.MULTILINE
+    )
     if loud:
         yield f"{len(loud)} lines in the log are warnings or worse, such as: {loud[0]}"
     if evidence.exit_code:
@@ -260,9 +260,7 @@ def _report(evidence: Evidence, rows: list[dict[str, Any]], wrong: Iterable[str]
         "kv_released": int(values(evidence.scrape)["narwhal_kv_released_total", ()]),
         "kv_orphaned": int(values(evidence.scrape)["narwhal_kv_orphaned_total", ()]),
         "tokens": dict(total(evidence.scrape, "narwhal_tokens_total", "kind")),
-        "changes_of_state": dict(
-            total(evidence.scrape, "narwhal_engine_transitions_total", "state")
-        ),
+        "engines_became": dict(total(evidence.scrape, "narwhal_engine_transitions_total", "state")),
         "clients": dict(evidence.habits),
         "incidents": dict(evidence.incidents),
         "completed_ttft_p50_s": _quantile([r["ttft_s"] for r in completed if r["ttft_s"]], 0.5),

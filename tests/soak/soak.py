@@ -5,7 +5,7 @@
 Starts emulated engines and `narwhal-trio serve`, each in a process of its own on loopback. Clients
 of every habit come and go; engines fail by every kind of fault, restart, refuse, hang and are slow.
 Samples what the router holds, and checks at the end that nothing is left, that every request had
-one end, and that nothing grew: what each check is stands in `judging.py`. Exits with 1 if one fails.
+one end, and that nothing grew: the checks are in `judging.py`. Exits with 1 if one fails.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class Soak:
             since = trio.current_time()
             with trio.move_on_after(REST_WITHIN_S):
                 while not await self._is_at_rest(http):
-                    await trio.sleep(0.5)
+                    await trio.sleep(0.5)  # noqa: ASYNC110 - it is in other processes
                 return round(trio.current_time() - since, 1)
         return None
 

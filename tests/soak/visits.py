@@ -304,8 +304,8 @@ class Visitors:
         finally:
             connection.close()
 
-    async def _read_slowly(self, habit: str) -> None:
-        name, head, raw = self._ask(stream=True, tokens=200)
+    async def _read_slowly(self, _habit: str) -> None:
+        _, head, raw = self._ask(stream=True, tokens=200)
         connection = await self._connect(window=4096)
         try:
             await connection.send(head + raw)
