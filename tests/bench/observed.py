@@ -27,9 +27,8 @@ import httpx
 import trio
 import yaml
 
-TESTS = Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS / "soak"))
-sys.path.insert(0, str(TESTS / "deploy"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "soak"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 
 from monitoring_files import CONFIGS, PROMETHEUS, panel_queries
 from visits import Visitors

@@ -264,8 +264,8 @@ class Soak:
                 await self._order(http, "restart", engine=iid)
             since = trio.current_time()
             with trio.move_on_after(REST_WITHIN_S):
-                while not await self._is_at_rest(http):
-                    await trio.sleep(0.5)  # noqa: ASYNC110 - it is in other processes
+                while not await self._is_at_rest(http):  # noqa: ASYNC110 - of other processes
+                    await trio.sleep(0.5)
                 return round(trio.current_time() - since, 1)
         return None
 
