@@ -1,7 +1,7 @@
 # The router, and nothing that a running one does not need. docs/deploying.md says how it is used.
 #
-#   docker build -t narwhal-trio .
-#   docker run -p 127.0.0.1:8000:8000 -v ./fleet.json:/etc/narwhal/fleet.json:ro narwhal-trio
+#   docker build -t narwhal-trio:0.1.0 .
+#   docker run -p 127.0.0.1:8000:8000 -v ./fleet.json:/etc/narwhal/fleet.json:ro narwhal-trio:0.1.0
 
 FROM python:3.13-slim AS build
 WORKDIR /build

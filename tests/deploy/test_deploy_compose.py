@@ -15,6 +15,7 @@ from monitoring_files import CONFIGS, PROMETHEUS, ROOT
 
 from narwhal.cli import main
 from narwhal.config import load_fleet
+from narwhal.model.version import __version__
 
 COMPOSE = yaml.safe_load((CONFIGS / "compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -98,7 +99,7 @@ def test_nothing_is_shown_to_the_network_and_versions_are_fixed() -> None:
         if name not in OURS:
             assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), name
     for name in OURS:
-        assert SERVICES[name]["image"] == "narwhal-trio"
+        assert SERVICES[name]["image"] == f"narwhal-trio:{__version__}"
         assert SERVICES[name]["read_only"]
         assert SERVICES[name]["cap_drop"] == ["ALL"]
     assert (CONFIGS / SERVICES["engines"]["build"]).resolve() == ROOT
