@@ -33,7 +33,7 @@ async def cuts(play_: Play) -> None:
 @pytest.mark.parametrize(
     "ask", [ASK, ASK | {"stream": True}, ASK | {"model": "other"}, b"{"], ids=str
 )
-def test_a_request_leaves_no_cycles(ask: Any, script: Any) -> None:
+def test_a_request_and_its_connection_leave_no_cycles(ask: Any, script: Any) -> None:
     """Prompts are large: a router at work holds what it is working on, and not the last minute."""
 
     async def body(world: World) -> None:
@@ -53,9 +53,9 @@ def test_a_request_leaves_no_cycles(ask: Any, script: Any) -> None:
             gc.set_debug(0)
             gc.garbage.clear()
             gc.enable()
-        # A connection's own cycles are few and small, and there is one for many requests.
         kinds = {kind.__name__ for kind in left}
         assert not kinds & {"RequestLife", "AsgiReply", "RequestStream", "CompletionRequest"}
+        assert not kinds & {"Connection", "Http1"}, "and neither does its connection"
         assert not kinds & {"Attempt", "DecodeRun", "Exchange", "ResponseReader", "RequestRow"}
 
     play(body, fleet_config(max_attempts=2))

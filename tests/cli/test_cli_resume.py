@@ -47,7 +47,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     monkeypatch.setattr(serve_command, "_serve", serve)
     # Of a process of its own; this one has other tests to run.
-    monkeypatch.setattr(serve_command, "_calm_the_collector", lambda: None)
+    monkeypatch.setattr(serve_command, "calm_the_collector", lambda: None)
     return calls
 
 

@@ -72,9 +72,13 @@ class Core:
         self.health = self.roster.health
         self.prices.penalty_s = self.health.drift.penalty_s
         self.queue = AdmissionQueue(serving.max_connections, serving.queue_capacity)
+        per_engine = {
+            Phase.PREFILL: serving.prefill_concurrency,
+            Phase.DECODE: serving.decode_concurrency,
+        }
         self.desks = {
-            Phase.PREFILL: SeatDesk(Phase.PREFILL, serving.prefill_concurrency, self.ledger),
-            Phase.DECODE: SeatDesk(Phase.DECODE, serving.decode_concurrency, self.ledger),
+            phase: SeatDesk(phase, limit, self.ledger, waited=telemetry.waited_for_seat)
+            for phase, limit in per_engine.items()
         }
         self.handing_over = dict.fromkeys(engines, 0)
         """KV caches on each engine that a request will have pulled by its decode."""

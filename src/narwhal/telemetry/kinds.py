@@ -18,6 +18,7 @@ class Scale(StrEnum):
     TPOT = "tpot"
     REQUEST = "request"
     RATIO = "ratio"
+    LAG = "lag"
 
 
 class Endpoint(StrEnum):
@@ -119,6 +120,28 @@ class ProbeResult(StrEnum):
     FAILED = "failed"
     UNSURE = "unsure"
     """It says nothing of the engine."""
+
+
+class PassResult(StrEnum):
+    """How a monitor pass went; one stage that fails is enough."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+
+
+class Target(StrEnum):
+    """The targets of the fleet file, under `slo`."""
+
+    TTFT = "ttft"
+    """`slo.ttft_s`, of the stretch of time that `slo.ttft_scope` names."""
+    TPOT = "tpot"
+
+
+class TargetResult(StrEnum):
+    """What a request made of a target."""
+
+    MET = "met"
+    MISSED = "missed"
 
 
 class Horizon(StrEnum):
