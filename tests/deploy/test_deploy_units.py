@@ -21,6 +21,7 @@ from narwhal.app.asgi import App
 from narwhal.cli import main
 from narwhal.config import parse_fleet
 from narwhal.model.version import __version__
+from narwhal.testing import fleet_config
 
 from processes import Command, write_fleet
 
@@ -230,9 +231,7 @@ def test_probes_ask_for_routes_that_there_are() -> None:
 class Router:
     """As much of one as an `App` wants to be made."""
 
-    class config:  # noqa: N801
-        engines = ()
-        model = "any"
+    config = fleet_config()
 
 
 def test_the_manifests_select_the_same_pods() -> None:
