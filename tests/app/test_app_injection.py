@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stub_fleet import Play, good
 from worlds import World, fleet_config, play
 
 ASK = {"model": "m", "prompt": "hello", "max_tokens": 4}
@@ -98,6 +99,36 @@ def test_nothing_else_of_a_client_s_head_is_passed_on() -> None:
         assert "mine" not in heads(world)
 
     play(body, fleet_config(engine={"engine_api_key_env": "ENGINE_KEY"}))
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+AMBIGUOUS = {
+    "length-and-chunks": OK + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two-lengths": OK + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{} ",
+    "another-coding": OK + b"transfer-encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    "bad-chunk": OK + b"transfer-encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n",
+    "flood": OK + b"a: b\r\n" * 20_000 + b"content-length: 2\r\n\r\n{}",
+}
+
+
+@pytest.mark.parametrize("case", AMBIGUOUS)
+@pytest.mark.parametrize("leg", ["prefill", "decode"])
+def test_an_engine_that_answers_in_two_ways_has_failed(case: str, leg: str) -> None:
+    async def body(world: World) -> None:
+        async def script(play_: Play) -> None:
+            if play_.leg == leg:
+                await play_.send(AMBIGUOUS[case])
+            else:
+                await good(play_)
+
+        world.script(script)
+        answer = await world.post(ASK)
+        assert (answer.status, answer.error["code"]) == (502, "engine_protocol")
+        engine = world.router.core.engines["p0" if leg == "prefill" else "d0"]
+        assert engine.pools.data.idle == 0, "its connection is not used again"
+        assert b"gzip" not in answer.body
+
+    play(body, fleet_config(engine={"tokenize": False}))
 
 
 @pytest.mark.parametrize(

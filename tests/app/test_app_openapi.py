@@ -229,3 +229,23 @@ def test_it_names_this_fleet_s_model_and_engines() -> None:
         assert schema["properties"]["engine"]["enum"] == ["p0", "p1", "d0", "all", None]
 
     play(body, fleet_config(prefill=2))
+
+
+def test_what_is_answered_without_a_key_or_token_is_in_it() -> None:
+    config = fleet_config(api_key_env="CLIENT_KEYS", control={"token_env": "CONTROL_TOKEN"})
+
+    async def body(world: World) -> None:
+        document = document_of(world.router)
+        for path, operations in document["paths"].items():
+            method = next(iter(operations))
+            answer = await world.get(path, method.upper())
+            asked = {next(iter(way)) for way in operations[method].get("security", []) if way}
+            assert asked <= set(document["components"]["securitySchemes"])
+            if answer.status == 401:
+                assert asked == {"OperatorToken" if path.startswith("/narwhal/") else "ClientKey"}
+                described = operations[method]["responses"]["401"]["description"]
+                assert f"`{answer.error['code']}`" in described
+            else:
+                assert path in {"/health", "/ready", "/metrics"}
+
+    play(body, config)

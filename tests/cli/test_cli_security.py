@@ -131,7 +131,9 @@ def test_both_listeners_speak_tls(engines: list[str], environ: None, tmp_path: P
         reach = ("--url", steering, "--ca-file", ca)
         code, out, err = run("engines", "list", *reach, "--cert-file", own)
         assert (code, err, "serving" in out) == (0, "", True)
-        assert run("engines", "list", *reach)[0] == 1
+        code, out, err = run("top", "--once", *reach, "--cert-file", own)
+        assert (code, err, "emulated" in out) == (0, "", True)
+        assert run("engines", "list", *reach)[0] == run("top", "--once", *reach)[0] == 1
         code, _, err = run("engines", "list", "--url", steering, "--cert-file", own)
         assert (code, "certificate verify failed" in err.lower()) == (1, True)
         code, _, err = run("engines", "list", *reach, "--cert-file", str(tmp_path / "none.pem"))
@@ -229,7 +231,8 @@ def test_no_secret_gets_out(environ: None, tmp_path: Path) -> None:
         )
         argument = ("--fleet", str(fleet), "--port", "0", "--control-bind", "127.0.0.1:0")
         more = ("--log-level", "debug", "--journal", str(journal))
-        with Command("serve", *argument, *more) as command:
+        log = tmp_path / "log"
+        with Command("serve", *argument, *more, errors=log) as command:
             data, control = urls_of(command)
             asked = httpx.post(f"{data}/v1/completions", json=ASK, headers=bearer(FILE_KEY))
             assert asked.status_code == 200
@@ -238,7 +241,8 @@ def test_no_secret_gets_out(environ: None, tmp_path: Path) -> None:
             fleet_command.process.wait()
             answers += drive(data, control)
             command.signal(signal.SIGTERM)
-            code, out, err = command.end()
+            code, out, _ = command.end()
+    err = log.read_text()
     assert (code, "Traceback" in err) == (0, False)
     written = {
         "stdout": out,

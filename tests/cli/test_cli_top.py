@@ -28,6 +28,7 @@ from rich.console import Console
 from trio.testing import MockClock
 
 from narwhal.cli.main import main
+from narwhal.cli.reach import Reach
 from narwhal.cli.top_call import PATH, StateCall, Unreachable
 from narwhal.cli.top_command import Watch, watch
 from narwhal.cli.top_rates import History, median_and_most
@@ -400,9 +401,9 @@ def test_errors_say_what_to_do() -> None:
     assert f"no state from {url}: Connection refused" in gone
     assert "--url ftp://x: give the router's address" in said("--url", "ftp://x")
     env: dict[str, str | None] = {"NOT_SET": None}
-    assert "the variable is not set, or empty" in said("--token-env", "NOT_SET", **env)
+    assert "variable NOT_SET, which is not set; export" in said("--token-env", "NOT_SET", **env)
     bad = {"ROUTER_TOKEN": "secret\nx: y"}
-    assert "no header can carry" in said("--token-env", "ROUTER_TOKEN", **bad)
+    assert "a key in an HTTP header cannot have" in said("--token-env", "ROUTER_TOKEN", **bad)
 
 
 class Terminal:
@@ -475,7 +476,6 @@ def test_in_a_terminal_it_draws_in_place_outlives_the_router_and_ends_at_ctrl_c(
 
 
 def test_the_address_is_checked_before_anything_is_asked() -> None:
-    call = StateCall("http://127.0.0.1:1")
-    call.check()
+    call = StateCall(Reach("http://127.0.0.1:1").asker())
     with pytest.raises(Unreachable, match="refused"):
         call()

@@ -12,6 +12,7 @@ from docs_pages import DOCS, code_blocks, table
 
 from narwhal.admission import Cause, Refused
 from narwhal.app.openapi import errors
+from narwhal.app.openapi.access import ACCESS_CODES
 from narwhal.app.openapi.operations import PAGE_CODES
 from narwhal.model import (
     BodyTooLarge,
@@ -207,4 +208,4 @@ def test_the_openapi_document_has_the_page_s_statuses() -> None:
     assert [ROWS[code].status for code in errors.IN_STREAMS] == ["in a stream"]
     assert all("journal only" in ROWS[code].status for code in errors.UNSENT)
     others = set(ROWS) - set(ERROR_CODES)
-    assert set(PAGE_CODES) == others
+    assert {*PAGE_CODES, *ACCESS_CODES} == others

@@ -916,6 +916,19 @@ def test_an_application_that_raises_before_answering_is_a_500(
     ]
 
 
+def test_a_path_cannot_write_lines_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["path"] == "/a\r\nERROR b\x1b[2J"
+        raise ValueError("x")
+
+    async def body(world: World) -> None:
+        await world.ask(GET.replace(b"/", b"/a%0d%0aERROR%20b%1b[2J", 1))
+
+    in_world(app, body)
+    (record,) = caplog.records
+    assert record.getMessage() == "The application failed on GET /a%0d%0aERROR%20b%1b[2J"
+
+
 @pytest.mark.parametrize("how", ["raise", "return", "abort"])
 def test_an_answer_that_is_not_finished_is_visibly_cut(how: str) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:

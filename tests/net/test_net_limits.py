@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 import trio
-from net_world import GET, World, echo, in_world, part, post, read_to_end, read_until, start
+from net_world import (
+    GET,
+    World,
+    echo,
+    in_world,
+    part,
+    post,
+    read_to_end,
+    read_until,
+    respond,
+    start,
+)
 from trio.testing import wait_all_tasks_blocked
 
 from narwhal.model import ClientLimit
@@ -38,6 +49,18 @@ async def drip(client: ByteStream, data: bytes, *, every: float, size: int = 1) 
             await client.send_all(data[at : at + size])
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
+
+
+async def lenient(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the body, if it comes whole."""
+    parts, more = [], True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return
+        parts.append(message["body"])
+        more = message["more_body"]
+    await respond(send, b"".join(parts))
 
 
 async def patient(scope: Any, receive: Any, send: Any) -> None:
@@ -109,8 +132,13 @@ def test_a_body_at_the_rate_may_take_as_long_as_it_likes() -> None:
         await drip(client, b"ab", every=9)
         await read_until(client, b"\r\n\r\nab")
         assert not told.counts
+        # And no more than that, whatever was sent before.
+        await client.send_all(post(length=2))
+        before = trio.current_time()
+        assert (await read_to_end(client)).startswith(b"HTTP/1.1 408 ")
+        assert trio.current_time() - before == 20
 
-    in_world(echo, body, make=told)
+    in_world(lenient, body, make=told)
 
 
 def test_the_time_of_an_application_that_does_not_receive_is_not_the_client_s() -> None:

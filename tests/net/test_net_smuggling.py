@@ -7,10 +7,14 @@ disagree on where it ends, what follows is a request that nobody looked at.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from net_world import World, in_world, respond
 from trio.testing import wait_all_tasks_blocked
 
@@ -43,23 +47,27 @@ class Requests:
         await respond(send)
 
 
-def sent(data: bytes, *, size: int) -> tuple[list[tuple[str, bytes]], list[int]]:
+def sent(
+    data: bytes, *, size: int = 0, cuts: Collection[int] = ()
+) -> tuple[list[tuple[str, bytes]], list[int]]:
     """What an application is asked, and the statuses of the answers, for bytes in such pieces."""
+    ends = sorted(cuts) if cuts else list(range(size, len(data), size or len(data)))
+    pieces = [data[start:end] for start, end in pairwise([0, *ends, len(data)])]
     app = Requests()
     statuses: list[int] = []
 
     async def body(world: World) -> None:
         client = await world.connect()
-        for at in range(0, len(data), size):
+        for piece in pieces:
             try:
-                await client.send_all(data[at : at + size])
+                await client.send_all(piece)
             except trio.BrokenResourceError:
                 break
             await wait_all_tasks_blocked()
         answer = b""
         with trio.move_on_after(1):  # an answer comes at once, or not at all
-            while piece := await client.receive_some():
-                answer += piece
+            while more := await client.receive_some():
+                answer += more
         statuses.extend(map(int, re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)))
 
     in_world(app, body, options=ServerOptions(linger_timeout=0.1))
@@ -158,6 +166,19 @@ def test_what_is_clear_is_one_request_and_what_follows_another(case: str, size: 
     assert seen == [(path, body), ("/hidden", b"")]
     seen, _ = sent(data, size=size)
     assert seen == [(path, body)]
+
+
+@given(st.data())
+def test_how_the_bytes_were_cut_makes_no_difference(data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(sorted(REFUSED)))
+    content, status = REFUSED[case]
+    content += HIDDEN
+    cuts = data.draw(st.sets(st.integers(1, len(content) - 1), max_size=6))
+    assert sent(content, cuts=cuts) == ([], [status])
+    case = data.draw(st.sampled_from(sorted(CLEAR)))
+    content, path, body = CLEAR[case]
+    cuts = data.draw(st.sets(st.integers(1, len(content) - 1), max_size=6))
+    assert sent(content, cuts=cuts)[0] == [(path, body)]
 
 
 def test_1_0_keeps_no_connection_for_what_follows() -> None:

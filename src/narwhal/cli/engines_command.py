@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from narwhal.cli.engines_call import Caller, reach_options
+from narwhal.cli.engines_call import Caller
+from narwhal.cli.reach import reach_options
 from narwhal.cli.running import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from narwhal.cli.engines_call import Reach
+    from narwhal.cli.reach import Reach
 
 # Often enough for a person or a script that waits; a router answers in a millisecond.
 _LOOK_AGAIN_S = 0.5

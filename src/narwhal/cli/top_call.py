@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import http.client
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import attrs
 
-from narwhal.cli.running import fail
 from narwhal.cli.top_state import parse_state
 
 if TYPE_CHECKING:
+    from narwhal.cli.reach import Asker
     from narwhal.cli.top_state import State
 
 PATH = "/narwhal/state"
@@ -25,37 +23,18 @@ class Unreachable(Exception):
     """There is no state to be had; the message says why, and what to do if something can be."""
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    """A router sends nobody elsewhere, and a token is for nobody else."""
-
-    def redirect_request(self, *_args: Any, **_more: Any) -> None:
-        return None
-
-
 @attrs.frozen
 class StateCall:
-    """Asks one router, with a token if there is one. Blocks."""
+    """Asks one router. Blocks."""
 
-    url: str
-    token: str | None = None
+    asker: Asker
     patience_s: float = 5.0
     """For connecting, and for each read."""
 
-    def check(self) -> None:
-        """Raises an exit with 1 for a URL that cannot be one of a router."""
-        if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).hostname:
-            raise fail(
-                f"--url {self.url}: give the router's address, such as http://127.0.0.1:8000"
-            )
-
     def __call__(self) -> State:
         """The state now. Raises `Unreachable`."""
-        headers = {} if self.token is None else {"authorization": f"Bearer {self.token}"}
-        request = Request(self.url.rstrip("/") + PATH, headers=headers)  # noqa: S310 - checked
-        # The router is a machine of one's own: no proxy that is set for the world is asked.
-        opener = build_opener(ProxyHandler({}), _NoRedirects())
         try:
-            with opener.open(request, timeout=self.patience_s) as answer:
+            with self.asker.open(PATH, timeout=self.patience_s) as answer:
                 return parse_state(answer.read(_MOST_BYTES))
         except HTTPError as error:
             with error:

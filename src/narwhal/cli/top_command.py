@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from functools import partial
@@ -14,6 +13,7 @@ import trio
 from rich.console import Console
 from rich.live import Live
 
+from narwhal.cli.reach import reach_options
 from narwhal.cli.report_tables import span
 from narwhal.cli.running import fail
 from narwhal.cli.top_call import StateCall, Unreachable
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from narwhal.cli.reach import Reach
     from narwhal.cli.top_state import State
 
     Ask = Callable[[], Awaitable[State]]
 
 
 @click.command("top")
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The router.")
 @click.option(
     "--interval",
     default=1.0,
@@ -42,19 +42,14 @@ if TYPE_CHECKING:
     help="Between two looks.",
 )
 @click.option("--once", is_flag=True, help="Print one frame and end: for scripts.")
-@click.option(
-    "--token-env",
-    metavar="NAME",
-    help="The environment variable with the token that the router asks for, if it does.",
-)
-def top(*, url: str, interval: float, once: bool, token_env: str | None) -> None:
+@reach_options
+def top(*, reach: Reach, interval: float, once: bool) -> None:
     """Watch a router: requests, limits, engines, roles, and what to look at.
 
     Ctrl-C ends it. It outlives restarts of the router. What is not a terminal gets one frame
     after the other.
     """
-    call = StateCall(url, _token(token_env))
-    call.check()
+    call, url = StateCall(reach.asker()), reach.url
     console = Console()
     if once:
         try:
@@ -65,16 +60,6 @@ def top(*, url: str, interval: float, once: bool, token_env: str | None) -> None
         return
     with suppress(KeyboardInterrupt):
         trio.run(watch, Watch(url, in_thread(call), interval), console)
-
-
-def _token(name: str | None) -> str | None:
-    if name is None:
-        return None
-    token = os.environ.get(name, "")
-    if not token or not token.isascii() or not token.isprintable():
-        what = "has characters that no header can carry" if token else "is not set, or empty"
-        raise fail(f"--token-env {name}: the variable {what}; export it with the router's token")
-    return token
 
 
 def in_thread(call: StateCall) -> Ask:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from narwhal.app.openapi.access import ACCESS_CODES, SCHEMES, guarded
 from narwhal.app.openapi.answers import answer_schemas
 from narwhal.app.openapi.errors import error_schemas
 from narwhal.app.openapi.operations import PAGE_CODES, operations
@@ -66,11 +67,14 @@ def openapi_document(routes: Mapping[str, str], *, model: str, engines: Sequence
             "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "paths": {path: _path(method, known[path]) for path, method in routes.items()},
+        "paths": {
+            path: _path(method, guarded(path, known[path])) for path, method in routes.items()
+        },
         "components": {
-            "schemas": error_schemas(PAGE_CODES) | answer_schemas(),
+            "schemas": error_schemas((*PAGE_CODES, *ACCESS_CODES)) | answer_schemas(),
             "headers": _HEADERS,
             "parameters": _PARAMETERS,
+            "securitySchemes": SCHEMES,
         },
         "tags": [
             {"name": "completions", "description": "For clients."},

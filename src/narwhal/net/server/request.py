@@ -142,7 +142,8 @@ class RequestStream(HTTPStream):
         await self._finish(body)
 
     def _path(self) -> str:
-        return str(self.scope["path"])
+        """For the log: with its escapes, or else a client could end the line and write another."""
+        return self.scope["raw_path"].decode("ascii")
 
     @property
     def response_started(self) -> bool:
