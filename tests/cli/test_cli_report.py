@@ -94,7 +94,7 @@ def test_a_table_for_people(journal: str) -> None:
         *("How requests ended", "Times", "Where the time went", "Engines", "Not completed"),
         "Limits that fired, retried requests included",
         "Over time, by 2 s (UTC)",
-        *("Moves of roles", "Changes of engines"),
+        *("Moves of roles", "Changes of engines", "The router"),
     ]
 
 

@@ -117,8 +117,6 @@ def _attained(figures: Figures) -> str:
 
 def sections(figures: Figures) -> Iterator[Section]:
     """All tables that have something in them."""
-    if not figures.requests and not figures.roles and not figures.standings:
-        return
     for title, head, rows, left in (
         ("How requests ended", *_terminals(figures)),
         ("Times", *_times(figures)),
@@ -130,6 +128,7 @@ def sections(figures: Figures) -> Iterator[Section]:
         (f"Over time, by {span(figures.width_s)} (UTC)", *_windows(figures)),
         ("Moves of roles", *_roles(figures)),
         ("Changes of engines", *_standings(figures)),
+        ("The router", *_router(figures)),
     ):
         if rows:
             yield Section(title, head, rows, frozenset(left))
@@ -245,6 +244,11 @@ def _standings(figures: Figures) -> _Table:
         for each in figures.standings[:_MOST_ROWS]
     ]
     return _printable(("when", "engine", "state", "cause", "why"), rows)
+
+
+def _router(figures: Figures) -> _Table:
+    rows = [(moment(each.ts), each.change, each.reason) for each in figures.router[:_MOST_ROWS]]
+    return _printable(("when", "change", "why"), rows)
 
 
 def _printable(head: Sequence[str], rows: Sequence[Sequence[str]]) -> _Table:

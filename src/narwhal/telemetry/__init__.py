@@ -8,7 +8,7 @@ from narwhal.telemetry.codes import ERROR_CODES
 from narwhal.telemetry.counters import COUNTED, REJECTION_CODES, Counters, values_of
 from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
-from narwhal.telemetry.kinds import AttemptResult, Endpoint, Pool, Probe, ProbeResult
+from narwhal.telemetry.kinds import AttemptResult, Change, Endpoint, Pool, Probe, ProbeResult
 from narwhal.telemetry.live import DrainView, EngineView, LiveState, PoolView, StateSource
 from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
 from narwhal.telemetry.roles_view import RolesView
@@ -18,6 +18,7 @@ from narwhal.telemetry.rows import (
     EngineSummary,
     RequestRow,
     RoleRow,
+    RouterRow,
     StartRow,
     StopRow,
     clean_text,
@@ -32,6 +33,7 @@ __all__ = [
     "REJECTION_CODES",
     "AttemptResult",
     "AttemptRow",
+    "Change",
     "Counters",
     "DrainView",
     "Endpoint",
@@ -49,6 +51,7 @@ __all__ = [
     "RequestRow",
     "RoleRow",
     "RolesView",
+    "RouterRow",
     "StartRow",
     "StateSource",
     "StopRow",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from narwhal.model import Limit, Phase, Terminal
-    from narwhal.telemetry.report.lines import EngineLine, RoleLine
+    from narwhal.telemetry.report.lines import EngineLine, RoleLine, RouterLine
     from narwhal.telemetry.report.reading import Bad, Targets
 
 MOST_WINDOWS = 10_000
@@ -174,6 +174,8 @@ class Figures:
     changes: int
     standings: Sequence[EngineLine]
     """Changes of engines' states: the first thousand."""
+    router: Sequence[RouterLine]
+    """What became of the router itself, its starts and stops among it: the first thousand."""
 
     @property
     def seconds(self) -> float:

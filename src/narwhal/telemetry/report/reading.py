@@ -13,6 +13,7 @@ from narwhal.telemetry.report.lines import (
     RequestLine,
     RoleLine,
     RotatedLine,
+    RouterLine,
     StartLine,
     StopLine,
     parse,
@@ -129,6 +130,8 @@ class Reading:
         self.moves = self.changes = 0
         self.roles: list[RoleLine] = []
         self.standings: list[EngineLine] = []
+        self.router: list[RouterLine] = []
+        """What became of the router, its starts and stops among it."""
         self._name, self._number = "", 0
         self._model: str | None = None
         self._measure: Targets | None = None
@@ -158,6 +161,9 @@ class Reading:
             case StopLine():
                 self.stops += 1
                 self.dropped += found.dropped
+                self._became(found.ts, "stopped", "")
+            case RouterLine():
+                self._became(found.ts, found.change, found.reason)
             case EngineLine() | RoleLine():
                 self._event(found)
             case None:
@@ -179,14 +185,22 @@ class Reading:
         self.spoilt(why)
 
     def _start(self, line: StartLine) -> None:
-        self.starts += not isinstance(line, RotatedLine)
         self._model = line.model
+        if not isinstance(line, RotatedLine):
+            self.starts += 1
+            self._became(line.ts, "started", f"version {line.version}")
         self._measure = self.wanted.targets(line.slo)
         if self.wanted.model in (None, line.model):
             self.models[printable(line.model)] = None
             self.versions[printable(line.version)] = None
             for engine in line.engines:
                 self.engines.number(printable(engine.iid))
+
+    def _became(self, ts: float, change: str, reason: str) -> None:
+        wanted = self.wanted
+        known = wanted.model in (None, self._model) and wanted.covers(ts)
+        if known and len(self.router) < MOST_KEPT:
+            self.router.append(RouterLine(ts=ts, change=change, reason=reason))
 
     def _event(self, line: EngineLine | RoleLine) -> None:
         wanted = self.wanted
