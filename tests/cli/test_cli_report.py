@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from narwhal.cli import report_files
 from narwhal.cli.main import main
-from narwhal.cli.report_tables import moment, seconds, span
+from narwhal.cli.units import moment, seconds, span
 
 from journal_lines import START, line, refused, request
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from narwhal.model import Limit, Phase, Terminal
     from narwhal.telemetry.report.lines import EngineLine, RoleLine, RouterLine
-    from narwhal.telemetry.report.reading import Bad, Targets
+    from narwhal.telemetry.report.reading import Bad
+    from narwhal.telemetry.report.wanted import Targets
 
 MOST_WINDOWS = 10_000
 """A month by five minutes; more is a slip of the pen, and no reader looks at it."""
