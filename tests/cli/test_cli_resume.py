@@ -41,7 +41,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What would have been served."""
     calls: list[tuple[Any, ...]] = []
 
-    async def serve(*args: Any) -> None:
+    async def serve(*args: Any, **_: Any) -> None:
         await trio.lowlevel.checkpoint()
         calls.append(args)
 

@@ -23,6 +23,7 @@ from narwhal.router.releases import Releases
 from narwhal.router.roster import Roster
 from narwhal.router.seats import SeatDesk
 from narwhal.router.snapshot import snapshot_of
+from narwhal.telemetry import Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -97,8 +98,7 @@ class Core:
         self.retained = 0
         self.retained_limit = serving.max_connections + serving.queue_capacity
         self.draining = False
-        self.degraded: str | None = None
-        """Why no new requests are taken, if the monitor says so."""
+        self._degraded: str | None = None
         self.service = ServiceTime()
         self.controller = RoleController(config, self.prices.mean)
 
@@ -295,6 +295,20 @@ class Core:
         """The engine's role now."""
         return self.roster.roles[iid]
 
+    @property
+    def degraded(self) -> str | None:
+        """Why no new requests are taken, if the monitor says so."""
+        return self._degraded
+
+    @degraded.setter
+    def degraded(self, why: str | None) -> None:
+        """Its beginning and its end are in the journal."""
+        begins, ends = why and not self._degraded, self._degraded and not why
+        self._degraded = why
+        if begins or ends:
+            change = Change.DEGRADED if begins else Change.RECOVERED
+            self.telemetry.router_changed(change, ts=self.wall_clock(), reason=why or "")
+
     def snapshot(self) -> Snapshot:
         """The fleet as role control looks at it, which hears how fast tokens were of late."""
         for iid in self.ledger.iids:
@@ -348,5 +362,7 @@ class Core:
 
     def stop_admitting(self) -> None:
         """Take no new work, turn away what waits in the queue; what was admitted goes on."""
+        if not self.draining:
+            self.telemetry.router_changed(Change.DRAINING, ts=self.wall_clock())
         self.draining = True
         self.queue.close()

@@ -10,6 +10,7 @@ from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
 from narwhal.telemetry.kinds import (
     AttemptResult,
+    Change,
     Denial,
     Door,
     Endpoint,
@@ -26,6 +27,7 @@ from narwhal.telemetry.rows import (
     EngineSummary,
     RequestRow,
     RoleRow,
+    RouterRow,
     StartRow,
     StopRow,
     clean_text,
@@ -40,6 +42,7 @@ __all__ = [
     "REJECTION_CODES",
     "AttemptResult",
     "AttemptRow",
+    "Change",
     "Counters",
     "Denial",
     "Door",
@@ -59,6 +62,7 @@ __all__ = [
     "RequestRow",
     "RoleRow",
     "RolesView",
+    "RouterRow",
     "StartRow",
     "StateSource",
     "StopRow",

@@ -12,7 +12,7 @@ from narwhal.telemetry.journal import Journal
 from narwhal.telemetry.kinds import Endpoint, PassResult, StatusClass, Target, TargetResult
 from narwhal.telemetry.live import LiveState
 from narwhal.telemetry.metrics import Metrics
-from narwhal.telemetry.rows import EngineRow, RoleRow, StopRow
+from narwhal.telemetry.rows import EngineRow, RoleRow, RouterRow, StopRow
 from narwhal.telemetry.scrape import live_readings
 from narwhal.telemetry.state import encode_state, state_document
 from narwhal.telemetry.totals import Totals, admission_totals
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from narwhal.fleet import Transition
     from narwhal.model import ClientLimit, FailureClass, Phase
     from narwhal.roles import Decision
-    from narwhal.telemetry.kinds import Denial, Door, Probe, ProbeResult
+    from narwhal.telemetry.kinds import Change, Denial, Door, Probe, ProbeResult
     from narwhal.telemetry.live import Readings, StateSource
     from narwhal.telemetry.rows import RequestRow
     from narwhal.telemetry.sink import JournalFile
@@ -329,6 +329,11 @@ class Telemetry:
                 reason=decision.reason,
             )
         )
+
+    def router_changed(self, change: Change, *, ts: float, reason: str = "") -> None:
+        """The router as a whole changed; `ts` is the time of day."""
+        if self._journaled:
+            self.journal.append_nowait(RouterRow(ts=ts, change=change, reason=reason))
 
     def engine_restarted(self, engine: str) -> None:
         """Another process was found at the engine's address."""

@@ -104,6 +104,17 @@ class PoolSlot(StrEnum):
     WAITING = "waiting"
 
 
+class Change(StrEnum):
+    """What becomes of the router as a whole, between its start and its stop."""
+
+    DRAINING = "draining"
+    """It takes nothing new any more, and stops when what it has is done."""
+    DEGRADED = "degraded"
+    """It takes nothing new while something is wrong with its monitor."""
+    RECOVERED = "recovered"
+    """Nothing is wrong any more."""
+
+
 class Probe(StrEnum):
     """What an engine is asked on purpose."""
 
