@@ -280,3 +280,27 @@ def test_cancelled_connections_leave_no_descriptor() -> None:
         listener.close()
 
     trio.run(main)
+
+
+def test_an_engine_that_refuses_leaves_no_cycles() -> None:
+    """One that is down is asked all the time."""
+
+    async def refused(address: tuple[str, int]) -> None:
+        with suppress(OSError):
+            await connect_tcp(*address)
+
+    async def main() -> None:
+        (listener,) = await open_listeners("127.0.0.1", 0)
+        listener.close()
+        await refused(listener.address)
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await refused(listener.address)
+            gc.collect()
+            assert not [each for each in gc.garbage if isinstance(each, OSError)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+
+    trio.run(main)
