@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import trio
 
@@ -337,7 +338,10 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         soak = Soak(folder, minutes=arguments.minutes, rate=arguments.rate, seed=arguments.seed)
         soak.start(stack)
-        report, wrong = judge(trio.run(soak.run))
+        evidence = trio.run(soak.run)
+        rows = "".join(json.dumps(attrs.asdict(each)) + "\n" for each in evidence.samples)
+        (folder / "samples.jsonl").write_text(rows)
+        report, wrong = judge(evidence)
     text = json.dumps(report, indent=1)
     print(text)
     if arguments.report:
