@@ -217,6 +217,8 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.handoff_rejected(missing=False)
     telemetry.handoff_expired()
     telemetry.prefill_rejected()
+    telemetry.traces_exported(2)
+    telemetry.traces_dropped(1)
     telemetry.state_write_failed()
     telemetry.metrics.tokens_completion.inc(48)
 

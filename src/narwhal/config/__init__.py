@@ -14,6 +14,7 @@ from narwhal.config.recovery import Health, Profiles, Recovery, RestartPolicy
 from narwhal.config.rules import broken_rules
 from narwhal.config.serving import Admission, Serving, Slo
 from narwhal.config.structure import unstructure_fleet
+from narwhal.config.telemetry import TelemetrySettings, TraceSettings
 
 __all__ = [
     "Admission",
@@ -31,7 +32,9 @@ __all__ = [
     "RestartPolicy",
     "Serving",
     "Slo",
+    "TelemetrySettings",
     "Thresholds",
+    "TraceSettings",
     "broken_rules",
     "engine_api_key",
     "load_fleet",

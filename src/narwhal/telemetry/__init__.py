@@ -24,6 +24,7 @@ from narwhal.telemetry.rows import (
 )
 from narwhal.telemetry.sink import JournalFile
 from narwhal.telemetry.state import drain_document
+from narwhal.telemetry.traces import Trace, TracedRequest, Traces
 
 __all__ = [
     "CONTENT_TYPE",
@@ -53,6 +54,9 @@ __all__ = [
     "StateSource",
     "StopRow",
     "Telemetry",
+    "Trace",
+    "TracedRequest",
+    "Traces",
     "clean_text",
     "drain_document",
     "encode",
