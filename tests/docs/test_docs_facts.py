@@ -236,4 +236,5 @@ def test_the_attributes_of_spans_are_those_of_the_code() -> None:
     assert named == set(re.findall(f'"({names})"', source))
     listed = re.findall(r"[├└]─ (\w+)", page)
     assert {*listed} == {"attempt", *Phase}
+    assert f"in batches of {tracing._BATCH_REQUESTS} requests" in words("tracing.md")
     assert f"down to every {tracing._LONGEST_S:g} s" in words("tracing.md")
