@@ -201,9 +201,14 @@ def test_a_ratio_of_nothing_traces_nothing_and_says_so_to_engines() -> None:
 
 def test_a_request_of_the_application_s_own_is_traced_too() -> None:
     async def body(world: World) -> None:
-        await world.router.complete({"model": "m", "prompt": "x", "max_tokens": 2})
+        ask = {"model": "m", "prompt": "x", "max_tokens": 2}
+        await world.router.complete(ask, trace={"Traceparent": PARENT, "tracestate": "vendor=1"})
+        (decode,) = (seen for seen in world.stubs.seen if seen.leg == "decode")
+        assert decode.headers["tracestate"] == "vendor=1"
 
     root = named(run_traced(body), "text_completion m")
+    assert root.parent is not None
+    assert f"{root.parent.trace_id:032x}" in PARENT
     assert not [name for name in root.attributes or {} if name.startswith("http.")]
 
 

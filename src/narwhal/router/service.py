@@ -208,25 +208,36 @@ class Router:
             self.core, route, arrival=arrival, client_id=client_id, context=context, http=http
         )
 
-    def stream(self, request: Mapping[str, object], *, route: Route | None = None) -> Call:
+    def stream(
+        self,
+        request: Mapping[str, object],
+        *,
+        route: Route | None = None,
+        trace: Mapping[str, str] | None = None,
+    ) -> Call:
         """Serve one request of the application's own, as a stream of decoded events.
 
         `async with router.stream({"messages": [...]}) as events: async for event in events: ...`
         Everything runs inside the caller's task and a nursery of the `async with`, so the
         caller's cancel scopes govern it; leaving the block early ends the request. A request
         that does not complete raises `RequestFailed` from the iteration. Without `route`, a
-        request with `messages` is a chat, any other a completion.
+        request with `messages` is a chat, any other a completion. `trace` is the trace that it is
+        part of, as the headers `traceparent` and `tracestate`.
         """
-        return Call(self, {**request, "stream": True}, route)
+        return Call(self, {**request, "stream": True}, route, trace)
 
     async def complete(
-        self, request: Mapping[str, object], *, route: Route | None = None
+        self,
+        request: Mapping[str, object],
+        *,
+        route: Route | None = None,
+        trace: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Serve one request of the application's own and return its whole answer.
 
         Raises `RequestFailed` if it does not complete. A cancel ends the request.
         """
-        async with Call(self, {**request, "stream": False}, route) as events:
+        async with Call(self, {**request, "stream": False}, route, trace) as events:
             return await events.whole()
 
     # Shutdown
