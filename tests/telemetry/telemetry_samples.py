@@ -230,6 +230,8 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.prefill_rejected()
     telemetry.waited_for_seat(Phase.DECODE, 0.5)
     telemetry.monitored(late_s=0.002, took_s=0.001, failed=False)
+    telemetry.traces_exported(2)
+    telemetry.traces_dropped(1)
     telemetry.state_write_failed()
     telemetry.metrics.tokens_completion.inc(48)
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from narwhal.roles import Snapshot
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
+    from narwhal.router.tracing import Tracing
     from narwhal.telemetry import Telemetry
 
 
@@ -58,6 +59,8 @@ class Core:
         self.telemetry = telemetry
         self.rng = rng
         self.wall_clock = wall_clock
+        self.tracing: Tracing | None = None
+        """Set where requests are traced."""
         self.wall_ahead_s = wall_clock() - trio.current_time()
         """What dates moments of Trio's clock; taken once, so that each has one date."""
         self.ledger = Ledger(engines)

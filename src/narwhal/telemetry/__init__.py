@@ -34,6 +34,7 @@ from narwhal.telemetry.rows import (
 )
 from narwhal.telemetry.sink import JournalFile
 from narwhal.telemetry.state import drain_document
+from narwhal.telemetry.traces import Trace, TracedRequest, Traces
 
 __all__ = [
     "CONTENT_TYPE",
@@ -67,6 +68,9 @@ __all__ = [
     "StateSource",
     "StopRow",
     "Telemetry",
+    "Trace",
+    "TracedRequest",
+    "Traces",
     "clean_text",
     "drain_document",
     "encode",

@@ -635,6 +635,18 @@ CATALOGUE: tuple[Metric, ...] = (
         "errors",
         "Failures to write the state file.",
     ),
+    Metric(
+        "traces_exported_total",
+        Kind.COUNTER,
+        "requests",
+        "Traced requests whose spans were sent.",
+    ),
+    Metric(
+        "traces_dropped_total",
+        Kind.COUNTER,
+        "requests",
+        "Traced requests whose spans were lost: the buffer was full, or nobody took them.",
+    ),
     Metric("build_info", Kind.GAUGE, "", "Always 1.", (VERSION,)),
 )
 

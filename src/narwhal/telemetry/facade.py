@@ -358,6 +358,14 @@ class Telemetry:
         """The state file could not be written."""
         self.metrics.state_write_errors.inc()
 
+    def traces_exported(self, requests: int) -> None:
+        """The spans of traced requests were sent."""
+        self.metrics.traces_exported.inc(requests)
+
+    def traces_dropped(self, requests: int) -> None:
+        """The spans of traced requests are lost: the buffer was full, or nobody took them."""
+        self.metrics.traces_dropped.inc(requests)
+
     def prefill_rejected(self) -> None:
         """An engine answered 4xx to a prefill leg, whose body the router had rewritten."""
         self.metrics.prefill_rewrite_rejected.inc()

@@ -127,6 +127,8 @@ class Metrics:
         self.kv_release_failures = cell("kv_release_failures_total")
         self.kv_orphaned = cell("kv_orphaned_total")
         self.state_write_errors = cell("state_write_errors_total")
+        self.traces_exported = cell("traces_exported_total")
+        self.traces_dropped = cell("traces_dropped_total")
         self.handoff_missing = cell("handoff_missing_total")
         self.handoff_expired = cell("handoff_expired_total")
         self.handoff_incomplete = cell("handoff_incomplete_total")
