@@ -30,6 +30,8 @@ TOOL = {
         },
     },
 }
+NAMED = {"type": "function", "function": {"name": "weather"}}
+HERMES = r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "Rome"\}\}\n</tool_call>'
 USAGE = {"stream_options": {"include_usage": True}}
 CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 COUNTERS = (
@@ -88,17 +90,21 @@ def fresh(words: str = "assert") -> str:
 
 def form(value: Any, key: str = "") -> Any:
     """What is left of a JSON value when texts and numbers are taken out."""
-    if value is None or isinstance(value, bool) or key in _LITERAL:
+    if value is None or isinstance(value, bool) or (key in _LITERAL and value != MODEL):
         return value
     if isinstance(value, int | float):
         return "number"
     if isinstance(value, str):
         return "text"
+    if key == "bytes":
+        return "bytes"
     if isinstance(value, list):
-        forms = [form(item) for item in value]
+        forms = [form(item, key) for item in value]
         return [each for n, each in enumerate(forms) if each not in forms[:n]]
-    if key == "top_logprobs":
+    if key == "top_logprobs" and "token" not in value:
         return "by token"
+    if key == "delta" and not value:
+        return {"content": "text"}  # a token that is a part of a character has none
     return {name: form(item, name) for name, item in value.items()}
 
 
@@ -158,6 +164,21 @@ def _answers() -> Iterator[tuple[str, Case]]:
         "chat, required tool": (
             CHAT,
             chat("In Oslo?", max_tokens=64, tools=[TOOL], tool_choice="required"),
+        ),
+        "chat, named tool": (
+            CHAT,
+            chat("In Oslo?", max_tokens=64, tools=[TOOL], tool_choice=NAMED),
+        ),
+        # A model of random weights calls a tool if it can write nothing else; an emulated one if
+        # it is told to by a word of the prompt.
+        "chat, tool called by itself": (
+            CHAT,
+            chat(
+                "So? out=tools",
+                max_tokens=100,
+                tools=[TOOL],
+                structured_outputs={"regex": HERMES},
+            ),
         ),
     }
     for name, (path, body) in asked.items():
@@ -284,13 +305,13 @@ def used_twice(pair: Pair) -> Any:
 
 def of_nobody(pair: Pair) -> Any:
     """A handoff of an engine that nobody knows: the load fails, streamed or not."""
-    params = pair.prefill(fresh())
+    prompt = fresh()
+    params = pair.prefill(prompt)
     wrong = params | {"remote_engine_id": str(uuid.uuid4())}
-    whole = post(pair.consumer, COMPLETIONS, completion(fresh(), kv_transfer_params=wrong))
-    stream = read_stream(
-        pair.consumer, COMPLETIONS, completion(fresh(), kv_transfer_params=wrong)
-    )
-    talk = read_stream(pair.consumer, CHAT, chat(fresh(), kv_transfer_params=wrong))
+    body = completion(prompt, kv_transfer_params=wrong)
+    whole = post(pair.consumer, COMPLETIONS, body)
+    stream = read_stream(pair.consumer, COMPLETIONS, body)
+    talk = read_stream(pair.consumer, CHAT, chat("x", kv_transfer_params=wrong))
     _release(pair, params)
     return [form_of_answer(whole), form_of_stream(stream), form_of_stream(talk)]
 
