@@ -342,6 +342,26 @@ def test_a_release_leg_is_not_the_trial_of_a_doubtful_engine() -> None:
     play(body, fleet_config(decode=2))
 
 
+def test_a_producer_is_not_asked_to_release_what_it_holds_itself() -> None:
+    """It would answer as if it had, and hold it until the lease ends."""
+
+    async def body(world: World) -> None:
+        held = HeldHandoff(
+            handoff=parse_handoff(json.dumps(world.stubs.stage("d0")).encode()),
+            producer="d0",
+            tokens=7,
+            lease_ends=trio.current_time() + 30,
+            correlation=Correlation("release"),
+        )
+        world.router.core.releases.abandon(held, avoid=None)
+        await trio.sleep(0.1)
+        assert not world.stubs.legs("release")
+        assert world.router.telemetry.totals().kv_orphaned == 1
+        assert world.router.core.orphans.tokens("d0", trio.current_time()) == 7
+
+    play(body, fleet_config(decode=1))
+
+
 def test_waiting_for_our_own_connections_is_not_held_against_the_engine() -> None:
     async def body(world: World) -> None:
         world.router.core.engines["d0"].pools.data.limit = 1

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from narwhal import Router, open_router
+from narwhal import RequestFailed, Router, open_router
 from narwhal.model import Role
 from narwhal.telemetry import Journal, JournalFile, RequestRow
 from narwhal.testing import MemoryFleet, TimeModel, fleet_config, open_fleet, run_seeded
@@ -61,7 +61,9 @@ def test_after_a_rotation_a_file_says_what_its_rows_are_measured_by(tmp_path: Pa
 
     run_seeded(main)
     before = rows(old)
-    after = [row for row in rows(path) if row["event"] != "role"]  # the monitor puts it right
+    after = [
+        row for row in rows(path) if row["event"] not in ("role", "router")
+    ]  # the monitor puts it right
     assert [row["event"] for row in before] == ["start", "request"]
     assert [row["event"] for row in after] == ["rotated", "request", "stop"]
     assert after[0]["slo"] == before[0]["slo"]
@@ -81,7 +83,7 @@ def test_a_rotation_at_the_very_end_is_made_good(tmp_path: Path) -> None:
             router.reopen_journal()
 
     run_seeded(main)
-    assert [row["event"] for row in rows(path)] == ["rotated", "stop"]
+    assert [row["event"] for row in rows(path)] == ["rotated", "router", "stop"]
 
 
 def test_without_a_journal_there_is_nothing_to_reopen() -> None:
@@ -125,8 +127,9 @@ def test_serving_does_not_wait_for_a_disk_that_is_stuck(
     finally:
         go_on.set()
     (router,) = routers
-    # The 4 in the buffer, the start row whose write is stuck, and the stop row that found no room.
-    assert router.telemetry.totals().journal_dropped == 20 + 2
+    # The start row whose write is stuck, those in the buffer, and what found no room: 16 of 20
+    # requests, and that the router drains and stops.
+    assert router.telemetry.totals().journal_dropped == 1 + 20 + 2
 
 
 def test_a_row_says_what_time_between_tokens_was_projected() -> None:
@@ -155,3 +158,35 @@ def test_without_profiles_nothing_is_projected() -> None:
 
     run_seeded(main)
     assert [(row.projected_tpot_s, row.projected_ttft_s) for row in done] == [(None, None)]
+
+
+def test_the_journal_says_when_the_router_drains_and_when_it_is_degraded(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+
+    async def main() -> None:
+        async with open_fleet() as fleet, opened(fleet, path) as router:
+            core = router.core
+            for why in ("4 passes failed", "5 passes failed", None, None, "again"):
+                core.degraded = why
+            await router.drain(1.0)
+
+    run_seeded(main)
+    changes = [(row["change"], row["reason"]) for row in rows(path) if row["event"] == "router"]
+    assert changes == [
+        *(("degraded", "4 passes failed"), ("recovered", ""), ("degraded", "again")),
+        ("draining", ""),
+    ]
+
+
+def test_an_attempt_says_what_the_engine_answered(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+
+    async def main() -> None:
+        async with open_fleet() as fleet, opened(fleet, path) as router:
+            fleet.fail_with("decode:status(503)")
+            with pytest.raises(RequestFailed):
+                await router.complete(ASK)
+
+    run_seeded(main)
+    (row,) = (row for row in rows(path) if row["event"] == "request")
+    assert [(each["engine"], each["engine_status"]) for each in row["attempts"]] == [("d0", 503)]

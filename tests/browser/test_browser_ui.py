@@ -112,6 +112,7 @@ class Router:
     state: Any = attrs.field(factory=lambda: dict(STATE))
     token: str | None = None
     up: bool = True
+    down: tuple[int, bytes] = (502, b"")
     asked: list[str] = attrs.field(factory=list)
     url: str = ""
 
@@ -134,8 +135,8 @@ class Router:
             self._body(request, b"{}")
             return
         if not self.up:
-            request.send_response(502)
-            self._body(request, b"")
+            request.send_response(self.down[0])
+            self._body(request, self.down[1])
             return
         # Half a second and ten requests for each time it is asked.
         self.state["uptime_s"] += 0.5
@@ -296,6 +297,8 @@ def test_it_outlives_the_router(router: Router, browser: Browser) -> None:
     assert "cannot be reached since" in browser.text("#trouble")
     assert "(the router answered 502)" in browser.text("#trouble")
     assert browser.table("limits") == [["read_gap", "3"]], "the last that is known stays"
+    router.down = 403, json.dumps({"error": {"message": f"not from here {EVIL}"}}).encode()
+    browser.until(lambda: f"(403: not from here {EVIL})" in browser.text("#trouble"))
     router.up = True
     router.state |= {"uptime_s": 1.0, "version": "10.0"}
     browser.until(lambda: browser.text("#status") == "ready")

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from narwhal.cli import report_files
 from narwhal.cli.main import main
-from narwhal.cli.report_tables import moment, seconds, span
+from narwhal.cli.units import moment, seconds, span
 
 from journal_lines import START, line, refused, request
 
@@ -94,7 +94,7 @@ def test_a_table_for_people(journal: str) -> None:
         *("How requests ended", "Times", "Where the time went", "Engines", "Not completed"),
         "Limits that fired, retried requests included",
         "Over time, by 2 s (UTC)",
-        *("Moves of roles", "Changes of engines"),
+        *("Moves of roles", "Changes of engines", "The router"),
     ]
 
 

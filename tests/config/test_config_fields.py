@@ -100,6 +100,16 @@ FIELDS: dict[str, tuple[object, tuple[list[Any], list[Any]]]] = {
     "recovery.health.evict_windows": (5, FROM_ONE),
     "recovery.health.recovery_windows": (3, FROM_ONE),
     "recovery.health.probation_penalty_s": (1.5, NOT_NEGATIVE),
+    "telemetry.traces.endpoint": (
+        None,
+        (
+            ["http://c:4318/v1/traces", "https://otel.example/x", None],
+            ["", "c:4318", "http://me:pw@c", 3, "grpc://c:4317"],
+        ),
+    ),
+    "telemetry.traces.sample_ratio": (1.0, FRACTION),
+    "telemetry.traces.buffered_requests": (2048, FROM_ONE),
+    "telemetry.traces.timeout_s": (5.0, POSITIVE),
     "profiles.path": ("runs/profiles.json", PATH),
     "profiles.max_decode_fit_mape": (0.05, NOT_NEGATIVE),
     "profiles.max_decode_cv_mape": (0.13, NOT_NEGATIVE),

@@ -318,3 +318,27 @@ def test_a_client_that_takes_too_much_gets_its_answer_and_then_the_end(
         stream.close()
 
     on_loopback(app, body, TIGHT)
+
+
+def test_an_engine_that_refuses_leaves_no_cycles() -> None:
+    """One that is down is asked all the time."""
+
+    async def refused(address: tuple[str, int]) -> None:
+        with suppress(OSError):
+            await connect_tcp(*address)
+
+    async def main() -> None:
+        (listener,) = await open_listeners("127.0.0.1", 0)
+        listener.close()
+        await refused(listener.address)
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await refused(listener.address)
+            gc.collect()
+            assert not [each for each in gc.garbage if isinstance(each, OSError)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+
+    trio.run(main)

@@ -139,7 +139,7 @@ class Router:
             raise
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._command.process.terminate()
         self._command.__exit__(*exc)
 

@@ -286,9 +286,15 @@ class open_world:  # noqa: N801 - used as a function
     """Open a world around an `async with` block; leaving it checks that all is at rest."""
 
     def __init__(
-        self, config: FleetConfig | None = None, *, seed: int = 0, lease: float = 30.0
+        self,
+        config: FleetConfig | None = None,
+        *,
+        seed: int = 0,
+        lease: float = 30.0,
+        span_exporter: Any = None,
     ) -> None:
         self._config = config or fleet_config()
+        self._span_exporter = span_exporter
         self._seed = seed
         self._lease = lease
 
@@ -305,6 +311,7 @@ class open_world:  # noqa: N801 - used as a function
             connect=world.network.connect,
             rng=random.Random(self._seed),
             wall_clock=trio.current_time,
+            span_exporter=self._span_exporter,
         )
         world.router = await self._router.__aenter__()
         world.router.telemetry.listen(world.rows.append)
@@ -335,6 +342,7 @@ def play(
     seed: int = 0,
     lease: float = 30.0,
     schedule: int | None = None,
+    span_exporter: Any = None,
 ) -> None:
     """Run `body` in a world in virtual time.
 
@@ -343,7 +351,8 @@ def play(
     """
 
     async def main() -> None:
-        async with open_world(config, seed=seed, lease=lease) as world:
+        opened = open_world(config, seed=seed, lease=lease, span_exporter=span_exporter)
+        async with opened as world:
             await body(world)
 
     if schedule is None:

@@ -140,7 +140,11 @@ LIVE = LiveState(
     ready=True,
     draining=True,
     degraded="5 monitor passes in a row failed: health: OSError",
+    admission_seats=8,
+    admitted=6,
+    queue_capacity=16,
     waiting=3,
+    seats_waited_for={Phase.DECODE: 5},
     retained=7,
     retry_credits=9.5,
     takers={Phase.PREFILL: ("n0",), Phase.DECODE: ("n0", "n1")},
@@ -184,9 +188,11 @@ class FixedSource:
         return self.live
 
 
-def make_telemetry(*, journaled: bool = True, **more: Any) -> Telemetry:
+def make_telemetry(
+    *, engines: tuple[str, ...] = ENGINES, journaled: bool = True, **more: Any
+) -> Telemetry:
     return Telemetry(
-        engines=ENGINES,
+        engines=engines,
         ttft_s=2.0,
         tpot_s=0.05,
         version="9.9",
@@ -222,6 +228,10 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.handoff_rejected(missing=False)
     telemetry.handoff_expired()
     telemetry.prefill_rejected()
+    telemetry.waited_for_seat(Phase.DECODE, 0.5)
+    telemetry.monitored(late_s=0.002, took_s=0.001, failed=False)
+    telemetry.traces_exported(2)
+    telemetry.traces_dropped(1)
     telemetry.state_write_failed()
     telemetry.metrics.tokens_completion.inc(48)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from telemetry_samples import CHANGE, MOVE, make_telemetry, rows
 
 from narwhal.model import Phase, Terminal, TtftScope
-from narwhal.telemetry import RequestRow, encode
+from narwhal.telemetry import Change, RequestRow, encode
 from narwhal.telemetry.report import (
     MOST_WINDOWS,
     SchemaError,
@@ -30,6 +30,7 @@ from journal_lines import START, attempt, line, read, refused, request
 # What the router writes, the report reads
 
 
+@settings(deadline=None)
 @given(st.lists(rows(), max_size=20))
 def test_every_row_that_is_written_is_counted(written: list[RequestRow]) -> None:
     reading = read(line(START), *encode(written).splitlines(keepends=True))
@@ -52,7 +53,8 @@ def test_rows_of_all_other_kinds_are_read() -> None:
     telemetry = make_telemetry()
     telemetry.role_row(MOVE, ts=1001.0)
     telemetry.engine_changed(CHANGE, ts=1002.0)
-    lines = encode([*telemetry.journal.drain(9), telemetry.stop_row(ts=3.0, now=200.0)])
+    telemetry.router_changed(Change.DRAINING, ts=1003.0)
+    lines = encode([*telemetry.journal.drain(9), telemetry.stop_row(ts=1003.5, now=200.0)])
     reading = read(START, *lines.splitlines(keepends=True))
     figures = figures_of(reading)
     assert (figures.starts, figures.stops, figures.bad, figures.moves, figures.changes) == (
@@ -63,6 +65,9 @@ def test_rows_of_all_other_kinds_are_read() -> None:
     ]
     assert [(row.source, row.target, row.cause) for row in figures.standings] == [
         ("serving", "held", "suspected")
+    ]
+    assert [(row.ts, row.change, row.reason) for row in figures.router] == [
+        *((1000.0, "started", "version 9.9"), (1003.0, "draining", ""), (1003.5, "stopped", "")),
     ]
     assert (figures.models, figures.versions) == (("tiny",), ("9.9",))
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
+    from opentelemetry.sdk.trace.export import SpanExporter
+
     from narwhal.config import FleetConfig
     from narwhal.monitor import SavedState, StateStore
     from narwhal.net import Connect
@@ -50,6 +52,7 @@ class open_router:  # noqa: N801 - used as a function, as `trio.open_nursery` is
         profiles: Mapping[str, Profile] | None = None,
         state_store: StateStore | None = None,
         resume: SavedState | None = None,
+        span_exporter: SpanExporter | None = None,
     ) -> None:
         self._config = config
         self._environ = os.environ if environ is None else environ
@@ -64,6 +67,7 @@ class open_router:  # noqa: N801 - used as a function, as `trio.open_nursery` is
             profiles=profiles,
             state_store=state_store,
             resume=resume,
+            span_exporter=span_exporter,
         )
 
     async def __aenter__(self) -> Router:

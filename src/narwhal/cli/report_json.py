@@ -70,6 +70,7 @@ def as_json(figures: Figures) -> str:
         "moves": figures.moves,
         "role_changes": [_texts(each) for each in figures.roles],
         "engine_changes": figures.changes,
+        "router": [_texts(each) for each in figures.router],
         "engine_states": [_texts(each) for each in figures.standings],
     }
     return msgspec.json.format(msgspec.json.encode(document)).decode()

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from narwhal.cli.chart import Panel, Series, svg_chart, xml_text
 from narwhal.cli.page import described, page, plain_table
-from narwhal.cli.report_tables import about, moment, sections, span
+from narwhal.cli.report_tables import about, sections
+from narwhal.cli.units import moment, span
 from narwhal.model import Role, Terminal
 
 if TYPE_CHECKING:

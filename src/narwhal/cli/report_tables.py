@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import attrs
 
 from narwhal.cli.table import listed, percent, table
+from narwhal.cli.units import moment, seconds, span
 from narwhal.model import Terminal
 from narwhal.telemetry.report import printable
 
@@ -117,8 +117,6 @@ def _attained(figures: Figures) -> str:
 
 def sections(figures: Figures) -> Iterator[Section]:
     """All tables that have something in them."""
-    if not figures.requests and not figures.roles and not figures.standings:
-        return
     for title, head, rows, left in (
         ("How requests ended", *_terminals(figures)),
         ("Times", *_times(figures)),
@@ -130,6 +128,7 @@ def sections(figures: Figures) -> Iterator[Section]:
         (f"Over time, by {span(figures.width_s)} (UTC)", *_windows(figures)),
         ("Moves of roles", *_roles(figures)),
         ("Changes of engines", *_standings(figures)),
+        ("The router", *_router(figures)),
     ):
         if rows:
             yield Section(title, head, rows, frozenset(left))
@@ -247,6 +246,11 @@ def _standings(figures: Figures) -> _Table:
     return _printable(("when", "engine", "state", "cause", "why"), rows)
 
 
+def _router(figures: Figures) -> _Table:
+    rows = [(moment(each.ts), each.change, each.reason) for each in figures.router[:_MOST_ROWS]]
+    return _printable(("when", "change", "why"), rows)
+
+
 def _printable(head: Sequence[str], rows: Sequence[Sequence[str]]) -> _Table:
     return head, [tuple(map(printable, row)) for row in rows], head
 
@@ -262,38 +266,9 @@ def _cells(times: Times) -> Sequence[str]:
     return [seconds(getattr(times, name)) for name in _TIMES]
 
 
-def seconds(value: float | None) -> str:
-    """In the unit that suits, with three digits."""
-    if value is None:
-        return "-"
-    if value < 0.9995:  # noqa: PLR2004 - what three digits do not round up to a second
-        return f"{1e3 * value:.3g} ms"
-    return f"{value:.3g} s" if value < 1000 else f"{value:.0f} s"  # noqa: PLR2004 - no exponents
-
-
 def _share(share: Share) -> str:
     return percent(share.fraction)
 
 
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def moment(ts: float) -> str:
-    """A time of day, in UTC, to a second."""
-    try:
-        return datetime.fromtimestamp(ts, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError):
-        return f"{ts:.0f}"
-
-
-def span(length_s: float) -> str:
-    """A stretch of time, in the two largest units of it."""
-    whole = round(length_s)
-    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {unit} {rest} {smaller}" if rest else f"{whole // size} {unit}"
-    if whole >= 60:  # noqa: PLR2004 - a minute
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    return f"{length_s:.3g} s"

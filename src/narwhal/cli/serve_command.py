@@ -16,6 +16,7 @@ import trio
 from narwhal.app import open_router
 from narwhal.cli.doors import Doors, open_doors
 from narwhal.cli.running import at_hangup, fail, fail_config, set_up_logging, until_signalled
+from narwhal.cli.service_manager import ServiceManager
 from narwhal.config import load_fleet
 from narwhal.config.binds import BadBind, split_bind
 from narwhal.config.files import base_name
@@ -112,7 +113,7 @@ def serve(
             resume=saved,
         )
         doors = Doors.of(config, host, port)
-        _calm_the_collector()
+        calm_the_collector()
         serving = partial(_serve, keeps_journal=journal_file is not None)
         trio.run(serving, config, doors, router, saved)
     except ConfigError as error:
@@ -180,7 +181,7 @@ def load_saved(config: FleetConfig) -> SavedState | None:
     return saved
 
 
-def _calm_the_collector() -> None:
+def calm_the_collector() -> None:
     """Let the garbage collector look less often, and not at what is there for good.
 
     A request leaves no cycles behind (a test sees to that), so there is next to nothing for it
@@ -201,9 +202,12 @@ async def _serve(
 ) -> None:
     opening = await open_doors(doors)
     async with opened as router:
+        router.telemetry.metrics.add_process()
         servers = opening.servers(router)
+        manager = ServiceManager(os.environ)
 
         async def drain() -> None:
+            manager.stopping("draining")
             await router.drain(config.serving.graceful_timeout_s)
             async with trio.open_nursery() as drains:
                 for server, _ in servers:
@@ -216,6 +220,8 @@ async def _serve(
             for server, listeners in servers:
                 await nursery.start(server.serve, listeners)
             _greet(config, opening.urls, saved)
+            manager.ready(f"serving {config.model}")
+            await manager.keep_alive()
 
 
 def _greet(config: FleetConfig, urls: tuple[str, str], saved: SavedState | None) -> None:

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.live import Live
 
 from narwhal.cli.reach import reach_options
-from narwhal.cli.report_tables import span
 from narwhal.cli.running import fail
 from narwhal.cli.top_call import StateCall, Unreachable
 from narwhal.cli.top_rates import History
 from narwhal.cli.top_view import Frame, draw
+from narwhal.cli.units import span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

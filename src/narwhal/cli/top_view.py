@@ -9,8 +9,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from narwhal.cli.report_tables import seconds, span
 from narwhal.cli.top_rates import median_and_most
+from narwhal.cli.units import seconds, span
 from narwhal.telemetry.report import printable
 
 if TYPE_CHECKING:

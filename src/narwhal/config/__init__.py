@@ -15,6 +15,7 @@ from narwhal.config.recovery import Health, Profiles, Recovery, RestartPolicy
 from narwhal.config.rules import broken_rules
 from narwhal.config.serving import Admission, Serving, Slo
 from narwhal.config.structure import unstructure_fleet
+from narwhal.config.telemetry import TelemetrySettings, TraceSettings
 
 __all__ = [
     "Admission",
@@ -34,7 +35,9 @@ __all__ = [
     "RestartPolicy",
     "Serving",
     "Slo",
+    "TelemetrySettings",
     "Thresholds",
+    "TraceSettings",
     "broken_rules",
     "client_keys",
     "control_token",

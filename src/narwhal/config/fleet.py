@@ -13,6 +13,7 @@ from narwhal.config.listeners import Control, Http
 from narwhal.config.recovery import Profiles, Recovery
 from narwhal.config.serving import Serving, Slo
 from narwhal.config.settings import about, checked
+from narwhal.config.telemetry import TelemetrySettings
 from narwhal.config.texts import EngineId, EngineUrl, Name, UrlWithPath
 from narwhal.config.urls import canonical_url, split_url
 from narwhal.model import Role
@@ -142,6 +143,10 @@ class FleetConfig:
     )
     profiles: Profiles = attrs.field(
         factory=Profiles, metadata=about("The measured speed of the engines.")
+    )
+    telemetry: TelemetrySettings = attrs.field(
+        factory=TelemetrySettings,
+        metadata=about("What the router tells other programs, unasked."),
     )
 
     @property

@@ -87,6 +87,15 @@ def _bind_complaint(text: str) -> str | None:
     return None
 
 
+def _collector_complaint(text: str) -> str | None:
+    if "@" in text:
+        return (
+            "must not carry a user name or password (OTEL_EXPORTER_OTLP_HEADERS in the router's "
+            "environment has the headers)"
+        )
+    return _url_with_path_complaint(text)
+
+
 def _variable_complaint(text: str) -> str | None:
     if _VARIABLE.fullmatch(text):
         return None
@@ -121,6 +130,15 @@ UrlWithPath = Annotated[
         name="URL",
         form="`http` or `https`, host, optional port and path; or one whole `${NAME}`",
         complaint=_url_with_path_complaint,
+        from_environ=True,
+    ),
+]
+CollectorUrl = Annotated[
+    str,
+    TextKind(
+        name="URL",
+        form="`http` or `https`, host, optional port and path; or one whole `${NAME}`",
+        complaint=_collector_complaint,
         from_environ=True,
     ),
 ]

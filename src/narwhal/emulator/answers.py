@@ -32,7 +32,11 @@ def whole_answer(
         "system_fingerprint": envelope.fingerprint,
     }
     if envelope.usage:
-        body["usage"] = {**envelope.counts(choices), "prompt_tokens_details": None}
+        body["usage"] = {
+            **envelope.counts(choices),
+            "prompt_tokens_details": None,
+            "completion_tokens_details": None,
+        }
     if chat:
         ids = choices[0].prompt.ids if envelope.request.return_token_ids else None
         body |= {"prompt_logprobs": None, "prompt_token_ids": ids, "prompt_text": None}
@@ -71,16 +75,19 @@ def _completion_choice(envelope: Envelope, choice: Choice) -> dict[str, Any]:
 def _chat_choice(envelope: Envelope, choice: Choice) -> dict[str, Any]:
     pieces = [choice.plan[place] for place in range(choice.plan.length)]
     request = envelope.request
+    calls, text = _tool_calls(pieces), _text(envelope, pieces, Kind.CONTENT)
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": _text(envelope, pieces, Kind.CONTENT),
+        # A call that was forced has empty text beside it, one that the model chose has none.
+        "content": text if text or request.forces_tool or not calls else None,
         "refusal": _text(envelope, pieces, Kind.REFUSAL) or None,
         "annotations": None,
         "audio": None,
         "function_call": None,
-        "tool_calls": _tool_calls(pieces),
-        "reasoning": _text(envelope, pieces, Kind.REASONING) or None,
     }
+    if calls:
+        message["tool_calls"] = calls
+    message["reasoning"] = _text(envelope, pieces, Kind.REASONING) or None
     if envelope.vendor:
         message["vendor_text"] = "".join(piece.text for piece in pieces)
     logprobs = None
@@ -94,6 +101,7 @@ def _chat_choice(envelope: Envelope, choice: Choice) -> dict[str, Any]:
         "finish_reason": finish,
         "stop_reason": choice.plan.stop_reason if finish is not None else None,
         "token_ids": [piece.token for piece in pieces] if request.return_token_ids else None,
+        "routed_experts": None,
     }
     return body | VENDOR_CHOICE if envelope.vendor else body
 
@@ -110,7 +118,7 @@ def _tool_calls(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
     for piece in pieces:
         if piece.opens is not None:
             call = {key: value for key, value in piece.opens.items() if key != "index"}
-            calls.append({**call, "function": dict(call["function"])})
+            calls.append({**call, "function": {"name": "", "arguments": "", **call["function"]}})
         elif piece.kind is Kind.TOOL:
             calls[piece.call]["function"]["arguments"] += piece.text
     return calls

@@ -162,7 +162,7 @@ class EngineApp:
             "root": settings.model,
             "parent": None,
             "max_model_len": settings.max_model_len,
-            "permission": [],
+            "permission": [_permission(self._engine)],
         }
         await self._json(exchange, {"object": "list", "data": [card]})
 
@@ -197,3 +197,21 @@ class EngineApp:
             await answer_refusal(exchange, body)
             return
         await self._json(exchange, {"prompt": detokenize(body.tokens)})
+
+
+def _permission(engine: EmulatedEngine) -> dict[str, Any]:
+    """What every vLLM lists of its model, and nobody reads."""
+    return {
+        "id": f"modelperm-{engine.connector.engine_id}",
+        "object": "model_permission",
+        "created": int(engine.started_at),
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, TypeVar
 
@@ -19,11 +20,24 @@ class Refusal:
     status: int = 400
     error_type: str = "BadRequestError"
     param: str | None = None
+    late: bool = False
+    """Found when a stream has its status 200 already: there it is an event."""
 
     @property
     def body(self) -> bytes:
         """The JSON body, compact."""
         return error_body(self.message, self.error_type, self.param, self.status)
+
+    @property
+    def event(self) -> bytes:
+        """Its form inside a stream; unlike any other event it is not compact."""
+        error = {
+            "message": self.message,
+            "type": self.error_type,
+            "param": self.param,
+            "code": self.status,
+        }
+        return b"data: %b\n\n" % json.dumps({"error": error}).encode()
 
 
 def error_body(message: str, error_type: str, param: str | None, code: int) -> bytes:

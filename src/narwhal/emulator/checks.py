@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from narwhal.emulator.bodies import ChatBody, CompletionBody, Refusal
+from narwhal.emulator.bodies import ChatBody, CompletionBody, Refusal, Tool
 from narwhal.emulator.core import Leg
 from narwhal.emulator.plan import Wish
 from narwhal.emulator.requests import (
@@ -52,6 +52,7 @@ def check(
         include_usage=bool(options and options.include_usage),
         continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
         return_token_ids=bool(body.return_token_ids),
+        forces_tool=chat and body.tool_choice not in (None, "auto", "none"),
         echo=isinstance(body, CompletionBody) and bool(body.echo),
         logprobs=checked.logprobs(),
         descriptor=descriptor,
@@ -101,7 +102,11 @@ class _Check:
             stop_token_ids=frozenset(body.stop_token_ids or ()),
             style=style if isinstance(body, ChatBody) else _without_chat_parts(style),
             tools=self._tools(),
+            named=self._names_tool(),
         )
+
+    def _names_tool(self) -> bool:
+        return isinstance(self._body, ChatBody) and isinstance(self._body.tool_choice, Tool)
 
     def _prompts(self) -> Iterable[Prompt]:
         body = self._body
@@ -158,7 +163,6 @@ class _Check:
             return Refusal(
                 message=f"min_tokens must be less than or equal to max_tokens={limit}, "
                 f"got {body.min_tokens}.",
-                param="min_tokens",
             )
         if (body.min_tokens or 0) < 0:
             return Refusal(
@@ -174,13 +178,14 @@ class _Check:
             return Refusal(message=f"n must be at least 1, got {samples}.", param="n")
         if samples > 1 and body.temperature == 0:
             return Refusal(
-                message=f"n must be 1 when using greedy sampling, got {samples}.", param="n"
+                message=f"n must be 1 when using greedy sampling, got {samples}."
             )
         if logprobs is not None and not 0 <= logprobs <= MAX_LOGPROBS:
             return Refusal(
                 message=f"Requested sample logprobs of {logprobs}, which is greater than max "
                 f"allowed: {MAX_LOGPROBS}",
                 param="logprobs",
+                late=True,
             )
         return None
 
@@ -202,7 +207,7 @@ class _Check:
             return Refusal(message="The decoder prompt cannot be empty", param="prompt")
         if not 0 <= min(prompt.ids) <= max(prompt.ids) < VOCABULARY:
             token = next(token for token in prompt.ids if not 0 <= token < VOCABULARY)
-            return Refusal(message=f"Token id {token} is out of vocabulary", param="prompt")
+            return Refusal(message=f"Token id {token} is out of vocabulary", late=True)
         if size >= most:
             return Refusal(
                 message=f"This model's maximum context length is {most} tokens. However, your "

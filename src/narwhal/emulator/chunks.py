@@ -51,20 +51,21 @@ class Chunks:
             b',"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
             if self._chat
             else b',"logprobs":null,"finish_reason":null,"stop_reason":null,'
-            b'"prompt_token_ids":null,"token_ids":null}],"usage":null}\n\n'
+            b'"prompt_token_ids":null,"token_ids":null}]}\n\n'
         )
 
     def opening(self) -> bytes:
-        """What precedes the first token: a role chunk for each choice of a chat."""
-        return b"".join(self._role(choice) for choice in self._choices) if self._chat else b""
+        """What precedes the first token: each choice's role in a chat, its echo if that is asked."""
+        if self._chat:
+            return b"".join(map(self._role, self._choices))
+        return b"".join(map(self._echo, self._choices)) if self._env.request.echo else b""
 
     def token(self, choice: Choice) -> bytes:
         """The next token of `choice` as an event."""
         place = choice.shown
         piece = choice.plan[place]
         choice.shown += 1
-        special = choice.whole or (place == 0 and self._env.request.echo)
-        if self._plain and not special and not self._env.huge:
+        if self._plain and not choice.whole and not self._env.huge:
             body = piece.delta if self._chat else piece.encoded
             return self._starts[choice.index] + body + self._tail
         text = piece.text
@@ -76,14 +77,11 @@ class Chunks:
         """The usage event, if the request asked for one."""
         if not (self._env.request.include_usage and self._env.usage):
             return b""
-        counts: dict[str, Any] = self._env.counts(self._choices)
-        if not self._chat:
-            counts["prompt_tokens_details"] = None
         return event(
             {
                 **self._env.head(self._suffix),
                 "choices": [],
-                "usage": counts,
+                "usage": self._env.counts(self._choices),
                 "system_fingerprint": self._env.fingerprint,
             }
         )
@@ -106,10 +104,28 @@ class Chunks:
         }
         request = self._env.request
         if request.continuous_usage:
-            chunk["usage"] = self._env.counts(self._choices)
+            chunk["usage"] = self._running_usage()
         chunk["prompt_token_ids"] = choice.prompt.ids if request.return_token_ids else None
         chunk["prompt_text"] = None
         return event(chunk)
+
+    def _echo(self, choice: Choice) -> bytes:
+        """The prompt, with its ids whether they were asked for or not."""
+        body = {
+            "index": choice.index,
+            "text": choice.echo,
+            "logprobs": None,
+            "finish_reason": None,
+            "stop_reason": None,
+            "prompt_token_ids": choice.prompt.ids,
+            "token_ids": None,
+        }
+        return event({**self._env.head(), "choices": [body]})
+
+    def _running_usage(self) -> dict[str, Any]:
+        """The counts so far, as every chunk may have them."""
+        details = {"completion_tokens_details": None} if self._chat else {}
+        return {**self._env.counts(self._choices), **details}
 
     def _chunk(self, choice: Choice, piece: Piece, text: str, *, first: bool) -> dict[str, Any]:
         request = self._env.request
@@ -123,22 +139,18 @@ class Chunks:
             if finish is not None:
                 body["stop_reason"] = choice.plan.stop_reason
         else:
-            if first and request.echo:
-                text = choice.echo + text
             body["text"] = text
             body["logprobs"] = self._logprobs(choice, piece)
             body["finish_reason"] = finish
             body["stop_reason"] = choice.plan.stop_reason if finish is not None else None
-            with_prompt = first and request.return_token_ids
+            with_prompt = first and request.return_token_ids and not request.echo
             body["prompt_token_ids"] = choice.prompt.ids if with_prompt else None
         body["token_ids"] = token_ids
         if self._env.vendor:
             body |= VENDOR_CHOICE
         chunk = {**self._env.head(self._suffix), "choices": [body]}
         if request.continuous_usage:
-            chunk["usage"] = self._env.counts(self._choices)
-        elif not self._chat:
-            chunk["usage"] = None
+            chunk["usage"] = self._running_usage()
         if self._env.vendor:
             chunk |= VENDOR_TOP
         if all(other.whole for other in self._choices) and not request.include_usage:

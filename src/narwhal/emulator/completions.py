@@ -8,10 +8,11 @@ import trio
 
 from narwhal.emulator.bodies import Refusal
 from narwhal.emulator.checks import check
+from narwhal.emulator.chunks import DONE
 from narwhal.emulator.exchange import answer_refusal, read_all
 from narwhal.emulator.faults import FaultPhase
 from narwhal.emulator.plan import Style
-from narwhal.emulator.reply import StreamReply, WholeReply
+from narwhal.emulator.reply import SSE_TYPE, FixedReply, StreamReply, WholeReply
 from narwhal.emulator.requests import Rejected, leg_of, prompt_directives, read_body, texts_of
 from narwhal.emulator.script import run_script
 from narwhal.emulator.stats import Outcome
@@ -64,8 +65,9 @@ async def _run(
     checked = check(body, engine.settings, exchange.said.style or said.style or Style())
     if isinstance(checked, Rejected):
         if checked.descriptor is not None:
-            engine.fleet.release(checked.descriptor, trio.current_time())
-        await _refuse(exchange, record, checked.refusal)
+            engine.fleet.release(engine.connector, checked.descriptor, trio.current_time())
+        late = checked.refusal.late and body.stream
+        await (_refuse_late if late else _refuse)(exchange, record, checked.refusal)
         return
     work = Work(engine, checked, record.request_id or engine.new_id(), exchange.fault)
     record.pull = work.pull
@@ -81,6 +83,12 @@ async def _run(
     finally:
         record.handle = work.handle
         work.close()
+
+
+async def _refuse_late(exchange: Exchange, record: Record, refusal: Refusal) -> None:
+    content = refusal.event + DONE
+    await FixedReply(exchange.link, None, content, content_type=SSE_TYPE).rest()
+    record.outcome = Outcome.FAILED
 
 
 async def _refuse(exchange: Exchange, record: Record, refusal: Refusal) -> None:

@@ -167,11 +167,14 @@ class Fleet:
         decoder.transferred_tokens += moved
         return Pull(Verdict.RIGHT if right else Verdict.WRONG, tokens=moved)
 
-    def release(self, params: Mapping[str, Any], now: float) -> None:
-        """A decoder rejected the request itself: the producer frees what it named, at once."""
+    def release(self, decoder: Connector, params: Mapping[str, Any], now: float) -> None:
+        """`decoder` rejected the request itself: the producer frees what it named, at once.
+
+        Unless it is the producer: an engine takes no word from itself.
+        """
         producer = self._by_id(params.get("remote_engine_id"))
         request_id = params.get("remote_request_id")
-        if producer is not None and isinstance(request_id, str):
+        if producer not in (None, decoder) and isinstance(request_id, str):
             producer.notified(request_id, now)
 
     def _by_id(self, engine_id: object) -> Connector | None:

@@ -76,6 +76,8 @@ class Wish:
     style: Style = attrs.field(factory=Style)
     tools: tuple[str, ...] = ()
     """Names of the functions to call, one call each; empty for text."""
+    named: bool = False
+    """The request named the function, and such a call ends as text does."""
 
 
 class Plan(Protocol):
@@ -168,7 +170,8 @@ def _listed(wish: Wish, source: _Source, natural: int | None) -> _ListedPlan:
             return _ListedPlan(tuple(pieces), "stop", scan.stop_reason)
     if pieces[-1].token != END.token:
         return _ListedPlan(tuple(pieces), "length")
-    return _ListedPlan(tuple(pieces), "tool_calls" if wish.tools else "stop")
+    called = wish.tools and not wish.named
+    return _ListedPlan(tuple(pieces), "tool_calls" if called else "stop")
 
 
 def _course(wish: Wish, source: _Source, natural: int | None) -> Iterator[Piece]:
@@ -204,13 +207,9 @@ def _tool_call(call: int, name: str, source: _Source, *, whole: bool) -> Iterato
     words = "".join(source[base + place].text for place in range(_ARGUMENT_WORDS))
     arguments = f'{{"query":"{words.strip()}"}}'
     call_id = f"chatcmpl-tool-{mix(source.seed, base):08x}{mix(source.seed, base + 1):08x}"
+    function = {"name": name, "arguments": arguments} if whole else {"name": name}
+    opens = {"id": call_id, "type": "function", "index": call, "function": function}
     first = arguments if whole else ""
-    opens = {
-        "index": call,
-        "id": call_id,
-        "type": "function",
-        "function": {"name": name, "arguments": first},
-    }
     yield _tool_piece(tokenize(name)[0] if name else END.token, first, call, opens)
     if not whole:
         for start in range(0, len(arguments), 4):
@@ -222,7 +221,7 @@ def _tool_call(call: int, name: str, source: _Source, *, whole: bool) -> Iterato
 def _tool_piece(
     token: int, text: str, call: int, body: dict[str, object], *, opens: bool = True
 ) -> Piece:
-    delta = msgspec.json.encode({"tool_calls": [body]})
+    delta = msgspec.json.encode({"content": None, "tool_calls": [body]})
     return Piece(token, text, b'""', delta, Kind.TOOL, call, body if opens else None)
 
 

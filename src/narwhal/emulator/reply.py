@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -308,12 +307,6 @@ class StreamReply(Reply):
         return b"".join(events)
 
     async def _fail(self, refusal: Refusal) -> None:
-        """The in-band form of an error; unlike any other event it is not compact."""
-        error = {
-            "message": refusal.message,
-            "type": refusal.error_type,
-            "param": refusal.param,
-            "code": refusal.status,
-        }
-        await self.pen.write(b"data: %b\n\n" % json.dumps({"error": error}).encode() + DONE)
+        """The in-band form of an error."""
+        await self.pen.write(refusal.event + DONE)
         await self.end()

@@ -49,6 +49,8 @@ class EngineRequest:
     include_usage: bool
     continuous_usage: bool
     return_token_ids: bool
+    forces_tool: bool
+    """Whether the model had no choice but to call a tool."""
     echo: bool
     logprobs: int | None
     """How many alternatives to list for each token; None: no logprobs."""

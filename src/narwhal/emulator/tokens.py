@@ -120,7 +120,8 @@ class Piece:
 def piece(token: int, text: str, kind: Kind = Kind.CONTENT) -> Piece:
     """A piece of text with its JSON forms worked out."""
     encoded = msgspec.json.encode(text)
-    return Piece(token, text, encoded, b'{"%b":%b}' % (kind.value.encode(), encoded), kind)
+    delta = b'{"%b":%b}' % (kind.value.encode(), encoded) if text else b"{}"
+    return Piece(token, text, encoded, delta, kind)
 
 
 def _output_words() -> tuple[Piece, ...]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from narwhal.config import EngineSpec
     from narwhal.engine.gauges import Gauges, KvCounters, Process
     from narwhal.net import Exchange
+    from narwhal.wire.trace_context import TraceContext
 
 PATHS = {Route.COMPLETIONS: b"/v1/completions", Route.CHAT: b"/v1/chat/completions"}
 
@@ -32,7 +33,8 @@ class Correlation:
 
     request_id: str
     """The backend id of this leg: fresh for every attempt, never the client's."""
-    traceparent: str | None = None
+    context: TraceContext | None = None
+    """The trace that it is part of."""
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -110,8 +112,8 @@ class EngineClient:
         extra = b""
         if correlation is not None:
             extra = b"x-request-id: %b\r\n" % correlation.request_id.encode("ascii")
-            if correlation.traceparent is not None:
-                extra += b"traceparent: %b\r\n" % correlation.traceparent.encode("ascii")
+            if correlation.context is not None:
+                extra += correlation.context.head
         return b"%b%bcontent-length: %d\r\n\r\n%b" % (self._heads[path], extra, len(body), body)
 
     async def tokenize(self, body: bytes) -> int:

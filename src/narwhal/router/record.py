@@ -64,6 +64,7 @@ class Record:
                 engine=failure.engine if failure else None,
                 failure=failure.failure if failure else None,
                 limit=failure.limit if failure else None,
+                engine_status=failure.engine_status if failure else None,
                 prefill_s=times.prefill_s,
                 handoff_age_s=times.handoff_age_s,
                 first_token_s=times.first_token_s,

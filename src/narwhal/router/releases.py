@@ -64,8 +64,10 @@ class Releases:
     async def _try(self, held: HeldHandoff, avoid: str | None) -> bool:
         core = self._core
         body = vllm.release_body(core.config.model, held.handoff)
-        fit = set(core.roster.takers(Phase.DECODE))
-        last = {held.producer, avoid}
+        # Not the producer, if it has come to decode meanwhile: an engine takes no word from itself,
+        # answers as if it did, and keeps the memory until the lease ends (seen with vLLM 0.32.0).
+        fit = set(core.roster.takers(Phase.DECODE)) - {held.producer}
+        last = {avoid}
         untried = set(fit)
         while untried:
             try:

@@ -10,6 +10,7 @@ from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
 from narwhal.telemetry.kinds import (
     AttemptResult,
+    Change,
     Denial,
     Door,
     Endpoint,
@@ -26,12 +27,14 @@ from narwhal.telemetry.rows import (
     EngineSummary,
     RequestRow,
     RoleRow,
+    RouterRow,
     StartRow,
     StopRow,
     clean_text,
 )
 from narwhal.telemetry.sink import JournalFile
 from narwhal.telemetry.state import drain_document
+from narwhal.telemetry.traces import Trace, TracedRequest, Traces
 
 __all__ = [
     "CONTENT_TYPE",
@@ -40,6 +43,7 @@ __all__ = [
     "REJECTION_CODES",
     "AttemptResult",
     "AttemptRow",
+    "Change",
     "Counters",
     "Denial",
     "Door",
@@ -59,10 +63,14 @@ __all__ = [
     "RequestRow",
     "RoleRow",
     "RolesView",
+    "RouterRow",
     "StartRow",
     "StateSource",
     "StopRow",
     "Telemetry",
+    "Trace",
+    "TracedRequest",
+    "Traces",
     "clean_text",
     "drain_document",
     "encode",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from narwhal.telemetry.rows import SCHEMA, EngineRow, RequestRow, RoleRow, StartRow
+from narwhal.telemetry.rows import SCHEMA, EngineRow, RequestRow, RoleRow, RouterRow, StartRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +75,8 @@ def _document(row: Row) -> dict[str, object]:
         return _engine(row)
     if isinstance(row, RoleRow):
         return _role(row)
+    if isinstance(row, RouterRow):
+        return _router(row)
     return _stop(row)
 
 
@@ -124,6 +126,7 @@ def _attempt(attempt: AttemptRow) -> dict[str, object]:
         "engine": attempt.engine,
         "failure": attempt.failure,
         "limit": attempt.limit,
+        "engine_status": attempt.engine_status,
         "prefill_s": _seconds(attempt.prefill_s),
         "handoff_age_s": _seconds(attempt.handoff_age_s),
         "first_token_s": _seconds(attempt.first_token_s),
@@ -164,6 +167,15 @@ def _role(row: RoleRow) -> dict[str, object]:
         "rule": row.rule,
         "split": str(row.split),
         "proposed": str(row.proposed),
+        "reason": row.reason,
+    }
+
+
+def _router(row: RouterRow) -> dict[str, object]:
+    return {
+        "event": "router",
+        "ts": _seconds(row.ts),
+        "change": row.change,
         "reason": row.reason,
     }
 

@@ -349,14 +349,20 @@ function show(state) {
 
 class Refused extends Error {}
 
+/** What the router says of its refusal, and else its status. */
+async function complaint(answer) {
+  const said = await answer.json().then((body) => body.error?.message, () => null);
+  return typeof said === "string" ? `${answer.status}: ${said}` : `the router answered ${answer.status}`;
+}
+
 async function ask() {
   const token = sessionStorage.getItem(TOKEN);
   const headers = token ? { authorization: `Bearer ${token}` } : {};
   const answer = await fetch("state", {
     headers, cache: "no-store", redirect: "error", credentials: "same-origin", signal: AbortSignal.timeout(PATIENCE_MS),
   });
-  if (answer.status === 401 || answer.status === 403) throw new Refused();
-  if (!answer.ok) throw new Error(`the router answered ${answer.status}`);
+  if (answer.status === 401) throw new Refused();
+  if (!answer.ok) throw new Error(await complaint(answer));
   const state = await answer.json();
   if (!state || typeof state !== "object" || number(state.uptime_s) === null) throw new Error("this is no state of a router");
   return state;

@@ -83,6 +83,10 @@ class Connection(TCPServer):
             logger.exception("Serving a connection from %s failed", self.stream.peer)
         finally:
             self.abort()
+            # The protocol and this hold each other. Where clients come for one request each, what
+            # waits for the garbage collector would be as much as a busy router holds otherwise.
+            self.protocol.let_go()
+            self._tasks = None
 
     @property
     def _nursery(self) -> trio.Nursery:

@@ -63,6 +63,10 @@ class Http1(H11Protocol):
         self._reads = (b"", b"")  # the last read, and three bytes from before it
         self._beyond: bytes | None = None  # what follows a body that h11 was not asked for
 
+    def let_go(self) -> None:
+        """Forget the connection, which is over: nothing is called on this any more."""
+        del self.wire, self.send
+
     # State
 
     @property
@@ -269,8 +273,6 @@ class Http1(H11Protocol):
         """
         self.stream = None
         self.wire.resume_reading()
-        if self.wire.dead:
-            return
         if self.complete and not last and not self.wire.server.draining:
             self._start_next(self._following())
         elif self._pipelined or not self.complete:

@@ -15,8 +15,9 @@ from narwhal.telemetry.report.figures import (
     Window,
 )
 from narwhal.telemetry.report.lines import SchemaError
-from narwhal.telemetry.report.reading import Bad, Reading, Targets, Wanted, printable
+from narwhal.telemetry.report.reading import Bad, Reading, printable
 from narwhal.telemetry.report.sums import figures_of, width_for
+from narwhal.telemetry.report.wanted import Targets, Wanted
 
 __all__ = [
     "MOST_WINDOWS",

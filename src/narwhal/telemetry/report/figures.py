@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from narwhal.model import Limit, Phase, Terminal
-    from narwhal.telemetry.report.lines import EngineLine, RoleLine
-    from narwhal.telemetry.report.reading import Bad, Targets
+    from narwhal.telemetry.report.lines import EngineLine, RoleLine, RouterLine
+    from narwhal.telemetry.report.reading import Bad
+    from narwhal.telemetry.report.wanted import Targets
 
 MOST_WINDOWS = 10_000
 """A month by five minutes; more is a slip of the pen, and no reader looks at it."""
@@ -174,6 +175,8 @@ class Figures:
     changes: int
     standings: Sequence[EngineLine]
     """Changes of engines' states: the first thousand."""
+    router: Sequence[RouterLine]
+    """What became of the router itself, its starts and stops among it: the first thousand."""
 
     @property
     def seconds(self) -> float:

@@ -122,14 +122,22 @@ class RoleLine(msgspec.Struct, frozen=True, tag_field="event", tag="role"):
     reason: str = ""
 
 
-Line = RequestLine | StartLine | RotatedLine | StopLine | EngineLine | RoleLine
+class RouterLine(msgspec.Struct, frozen=True, tag_field="event", tag="router"):
+    """The router as a whole changed."""
+
+    ts: Moment
+    change: str
+    reason: str = ""
+
+
+Line = RequestLine | StartLine | RotatedLine | StopLine | EngineLine | RoleLine | RouterLine
 
 
 class _Event(msgspec.Struct):
     event: str
 
 
-_KNOWN = frozenset({"request", "start", "rotated", "stop", "engine", "role"})
+_KNOWN = frozenset({"request", "start", "rotated", "stop", "engine", "role", "router"})
 _line = msgspec.json.Decoder(Line)
 _event = msgspec.json.Decoder(_Event)
 

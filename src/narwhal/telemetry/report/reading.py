@@ -13,13 +13,15 @@ from narwhal.telemetry.report.lines import (
     RequestLine,
     RoleLine,
     RotatedLine,
+    RouterLine,
     StartLine,
     StopLine,
     parse,
 )
 
 if TYPE_CHECKING:
-    from narwhal.telemetry.report.lines import AttemptLine, SloLine
+    from narwhal.telemetry.report.lines import AttemptLine
+    from narwhal.telemetry.report.wanted import Targets, Wanted
 
 TERMINALS, PHASES, LIMITS = tuple(Terminal), tuple(Phase), tuple(Limit)
 UNCOUNTED = frozenset({Terminal.INVALID, Terminal.CANCELLED})
@@ -50,46 +52,6 @@ _ATTEMPT = _columns(
     ("h", "prefill decode failed failure"),
     ("f", "prefill_s handoff_age_s first_token_s"),
 )
-
-
-@attrs.frozen(kw_only=True)
-class Targets:
-    """What answers are measured by, in seconds."""
-
-    ttft_s: float
-    tpot_s: float
-    ttft_scope: TtftScope = TtftScope.PREFILL
-
-
-@attrs.frozen(kw_only=True)
-class Wanted:
-    """Which rows count. A request counts by when it came; moments are Unix time."""
-
-    since: float = float("-inf")
-    until: float = float("inf")
-    model: str | None = None
-    route: str | None = None
-    engine: str | None = None
-    """Requests of which an attempt had a leg there, and that engine's own changes."""
-    ttft_s: float | None = None
-    """In place of the targets in the journal."""
-    tpot_s: float | None = None
-    ttft_scope: TtftScope | None = None
-
-    def covers(self, moment: float) -> bool:
-        """Whether it is within the time that is asked about."""
-        return self.since <= moment < self.until
-
-    def targets(self, slo: SloLine | None) -> Targets | None:
-        """What to measure by, where the journal says `slo`; None if nobody says it."""
-        ttft, tpot, scope = self.ttft_s, self.tpot_s, self.ttft_scope
-        if slo is not None:
-            ttft = slo.ttft_s if ttft is None else ttft
-            tpot = slo.tpot_s if tpot is None else tpot
-            scope = scope or slo.ttft_scope
-        if ttft is None or tpot is None:
-            return None
-        return Targets(ttft_s=ttft, tpot_s=tpot, ttft_scope=scope or TtftScope.PREFILL)
 
 
 @attrs.frozen
@@ -129,6 +91,8 @@ class Reading:
         self.moves = self.changes = 0
         self.roles: list[RoleLine] = []
         self.standings: list[EngineLine] = []
+        self.router: list[RouterLine] = []
+        """What became of the router, its starts and stops among it."""
         self._name, self._number = "", 0
         self._model: str | None = None
         self._measure: Targets | None = None
@@ -158,6 +122,9 @@ class Reading:
             case StopLine():
                 self.stops += 1
                 self.dropped += found.dropped
+                self._became(found.ts, "stopped", "")
+            case RouterLine():
+                self._became(found.ts, found.change, found.reason)
             case EngineLine() | RoleLine():
                 self._event(found)
             case None:
@@ -179,14 +146,22 @@ class Reading:
         self.spoilt(why)
 
     def _start(self, line: StartLine) -> None:
-        self.starts += not isinstance(line, RotatedLine)
         self._model = line.model
+        if not isinstance(line, RotatedLine):
+            self.starts += 1
+            self._became(line.ts, "started", f"version {line.version}")
         self._measure = self.wanted.targets(line.slo)
         if self.wanted.model in (None, line.model):
             self.models[printable(line.model)] = None
             self.versions[printable(line.version)] = None
             for engine in line.engines:
                 self.engines.number(printable(engine.iid))
+
+    def _became(self, ts: float, change: str, reason: str) -> None:
+        wanted = self.wanted
+        known = wanted.model in (None, self._model) and wanted.covers(ts)
+        if known and len(self.router) < MOST_KEPT:
+            self.router.append(RouterLine(ts=ts, change=change, reason=reason))
 
     def _event(self, line: EngineLine | RoleLine) -> None:
         wanted = self.wanted

@@ -128,6 +128,7 @@ def _about(reading: Reading) -> dict[str, Any]:
         "roles": tuple(reading.roles),
         "changes": reading.changes,
         "standings": tuple(reading.standings),
+        "router": tuple(reading.router),
     }
 
 
