@@ -145,7 +145,9 @@ def main() -> int:
     if at.complete:
         print(f"{at.folder}: is complete")
         return 0
-    print(f"{at.folder}: installing vLLM and its dependencies, which takes some minutes", flush=True)
+    print(
+        f"{at.folder}: installing vLLM and its dependencies, which takes some minutes", flush=True
+    )
     install(at)
     print(f"{at.folder}: installed")
     return 0

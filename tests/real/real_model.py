@@ -37,7 +37,7 @@ CHAT_TEMPLATE = (
 
 def write_tokenizer(folder: Path) -> int:
     """A byte-level BPE, so that every text has tokens; returns how many there are."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # type: ignore[import-not-found]  # noqa: I001 - only where vLLM is
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # type: ignore[import-not-found]
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
