@@ -56,6 +56,21 @@ def test_ci_fails_when_any_step_of_its_command_does(clone: Path, command: str) -
     assert ran.stdout == ""
 
 
+def test_ci_runs_real_engines_too_when_it_is_told_to(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme_with(clone, "echo the tests")
+    (clone / ".venv/bin").mkdir(parents=True)
+    tox = clone / ".venv/bin/tox"
+    tox.write_text('#!/bin/sh\necho "tox $*"\n')
+    tox.chmod(0o755)
+    assert ci(clone).stdout.splitlines() == ["the tests"]
+    monkeypatch.setenv("NARWHAL_REAL", "1")
+    assert ci(clone).stdout.splitlines() == ["the tests", "tox -e real"]
+    tox.write_text("#!/bin/sh\nexit 3\n")
+    assert ci(clone).returncode == 3
+
+
 def test_ci_gives_its_command_no_input_to_wait_for(clone: Path) -> None:
     readme_with(clone, "cat")
     assert ci(clone).returncode == 0

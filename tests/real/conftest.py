@@ -125,7 +125,7 @@ def note(request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def write(**figures: Any) -> None:
         if notes is not None:
-            notes.figures.setdefault(request.node.nodeid, {}).update(figures)
+            notes.figures(request.node, figures)
 
     return write
 

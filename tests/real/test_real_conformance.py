@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from real_cases import CASES, Pair
-from real_engines import MODEL, wait_until
+from real_engines import MODEL
 
 from processes import Command
 

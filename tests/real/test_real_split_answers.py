@@ -108,7 +108,7 @@ def one_handoff(decoder: RealEngine) -> Iterator[dict[str, Any]]:
 
     def pulled() -> bool:
         now = decoder.counters()
-        return now[_PULLED] - before[_PULLED] == asked["usage"]["prompt_tokens"]
+        return bool(now[_PULLED] - before[_PULLED] == asked["usage"]["prompt_tokens"])
 
     wait_until(pulled, "the decoder counts every token of the prompt as pulled", 10)
     after = decoder.counters()

@@ -84,9 +84,7 @@ def template_of(answer: dict[str, Any], **prefill: Any) -> Any:
     return parse_prefill(json.dumps(other).encode()).template
 
 
-def assemble(
-    route: Route, template: Any, *chunks: dict[str, Any], **asked: bool
-) -> dict[str, Any]:
+def assemble(route: Route, template: Any, *chunks: dict[str, Any], **asked: bool) -> dict[str, Any]:
     assembler = Assembler(route=route, template=template, max_bytes=1 << 24, **asked)
     for chunk in chunks:
         assembler.feed(event(chunk))

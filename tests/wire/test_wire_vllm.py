@@ -449,7 +449,7 @@ def test_whether_a_tool_has_to_be_called(fields: dict[str, Any], forced: bool) -
 
 
 def test_whether_token_ids_are_asked_for() -> None:
-    assert [returns_ids(request(return_token_ids=asked)) for asked in (True, 1, False, 0, None)] == [
-        True, True, False, False, False,
-    ]  # fmt: skip
+    asked = (True, 1, False, 0, None)
+    answers = [returns_ids(request(return_token_ids=value)) for value in asked]
+    assert answers == [True, True, False, False, False]
     assert not returns_ids(request())

@@ -52,7 +52,7 @@ def check(
         include_usage=bool(options and options.include_usage),
         continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
         return_token_ids=bool(body.return_token_ids),
-        forces_tool=chat and body.tool_choice not in (None, "auto", "none"),
+        forces_tool=isinstance(body, ChatBody) and body.tool_choice not in (None, "auto", "none"),
         echo=isinstance(body, CompletionBody) and bool(body.echo),
         logprobs=checked.logprobs(),
         descriptor=descriptor,
@@ -177,9 +177,7 @@ class _Check:
         if samples < 1:
             return Refusal(message=f"n must be at least 1, got {samples}.", param="n")
         if samples > 1 and body.temperature == 0:
-            return Refusal(
-                message=f"n must be 1 when using greedy sampling, got {samples}."
-            )
+            return Refusal(message=f"n must be 1 when using greedy sampling, got {samples}.")
         if logprobs is not None and not 0 <= logprobs <= MAX_LOGPROBS:
             return Refusal(
                 message=f"Requested sample logprobs of {logprobs}, which is greater than max "

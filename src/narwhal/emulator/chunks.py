@@ -55,7 +55,7 @@ class Chunks:
         )
 
     def opening(self) -> bytes:
-        """What precedes the first token: each choice's role in a chat, its echo if that is asked."""
+        """What precedes the first token: the roles of a chat, the echo of a completion."""
         if self._chat:
             return b"".join(map(self._role, self._choices))
         return b"".join(map(self._echo, self._choices)) if self._env.request.echo else b""
