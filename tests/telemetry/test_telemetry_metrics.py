@@ -27,7 +27,7 @@ from narwhal.telemetry.kinds import Endpoint
 from narwhal.telemetry.scrape import live_readings
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(rows(), max_size=5))
 def test_nothing_that_happens_adds_a_series(happened: list[RequestRow]) -> None:
     telemetry = make_telemetry()
