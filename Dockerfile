@@ -28,4 +28,4 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health', timeout=2)"]
 # No shell: signals reach the router, which drains at the first and ends at the second.
 ENTRYPOINT ["narwhal-trio"]
-CMD ["serve", "--fleet", "/etc/narwhal/fleet.json", "--host", "0.0.0.0"]
+CMD ["serve", "--fleet", "/etc/narwhal/fleet.json", "--host", "0.0.0.0", "--control-bind", "127.0.0.1:9000"]

@@ -92,6 +92,18 @@ def test_only_a_trace_context_is_passed_on(trace: str, passed: bool) -> None:
     play(body)
 
 
+def test_what_goes_with_a_trace_context_cannot_forge_a_line() -> None:
+    async def body(world: World) -> None:
+        odd: Any = {"traceparent": TRACE, "tracestate": "a=\xff".encode("latin-1")}
+        await world.post(ASK, headers=odd)
+        await world.post(ASK, headers={"traceparent": TRACE, "tracestate": "a=1," * 200})
+        await world.post(ASK, headers={"tracestate": "a=1"})
+        found = [each.headers.get("tracestate") for each in world.stubs.legs("prefill")]
+        assert found == [None, ",".join(["a=1"] * 128), None]
+
+    play(body)
+
+
 def test_nothing_else_of_a_client_s_head_is_passed_on() -> None:
     async def body(world: World) -> None:
         names = ("authorization", "cookie", "x-forwarded-for", "x-data-parallel-rank", "via")

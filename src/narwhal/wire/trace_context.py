@@ -79,6 +79,7 @@ def read_context(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
 
 def _joined(states: list[str]) -> str | None:
     state = ",".join(states).strip(" ")
-    while len(state) > MOST_STATE:
-        state = state.rpartition(",")[0].rstrip(" ")
+    if len(state) > MOST_STATE:
+        # In one step: a client chooses how many members there are.
+        state = state[: MOST_STATE + 1].rpartition(",")[0].rstrip(" ")
     return state if _STATE.fullmatch(state) else None
