@@ -38,6 +38,7 @@ SAMPLE_EVERY_S = 5.0
 SCRAPE_EVERY_S = 15.0
 INCIDENT_EVERY_S = 8.0
 MOST_CLIENTS = 150
+RUSHES = 5
 MOST_SHOWN = 20
 REST_WITHIN_S = 90.0
 """The longest request, the lease of the last handoff, and the expiry of idle connections."""
@@ -181,6 +182,7 @@ class Soak:
     async def load(self) -> None:
         """Clients and troubles for as long as was asked for; then wait for the clients."""
         self.begun = trio.current_time()
+        await self._rush()
         async with trio.open_nursery() as crowd:
             with trio.move_on_after(self.seconds):
                 async with trio.open_nursery() as nursery:
@@ -192,6 +194,17 @@ class Soak:
                         await trio.sleep(self.rng.expovariate(self.rate))
                         if self.visitors.here < MOST_CLIENTS:
                             crowd.start_soon(self.visitors.one)
+
+    async def _rush(self) -> None:
+        """As much at once as the router takes, a few times over.
+
+        What a process has had once it does not give back. So without this, memory would grow for
+        as long as each crowd is larger than the last, and that would be taken for a leak.
+        """
+        for _ in range(RUSHES):
+            async with trio.open_nursery() as nursery:
+                for _ in range(MOST_CLIENTS):
+                    nursery.start_soon(self.visitors.large)
 
     async def _watch(self) -> None:
         while True:

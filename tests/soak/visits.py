@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -171,6 +172,11 @@ class Visitors:
             pass  # cut off, which is what some of them are to be
         finally:
             self.here -= 1
+
+    async def large(self) -> None:
+        """A client with a large prompt, which reads its answer."""
+        with suppress(OSError, trio.BrokenResourceError, EOFError):
+            await self._large("rush")
 
     # Asking
 
