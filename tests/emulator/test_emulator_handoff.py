@@ -325,6 +325,7 @@ def test_a_decoder_that_rejects_the_request_frees_the_producer_at_once(
     change: dict[str, object],
 ) -> None:
     async def test(world: World) -> None:
+        await decode(world, await world.prefill(0))  # they know each other now
         handoff = await world.prefill(0)
         answer = await decode(world, handoff, **change)
         assert answer.status in (400, 404)
@@ -393,3 +394,42 @@ def test_pinned_blocks_hold_prefills_up_until_somebody_pulls() -> None:
         client.stream.close()
 
     run_world(test, settings("p", kv_capacity_tokens=64, max_model_len=64), settings("d"))
+
+
+def test_a_refused_decode_of_two_strangers_frees_the_producer_with_the_next_handoff() -> None:
+    """The decoder shakes hands, and then waits for something to do before it tells the producer."""
+
+    async def test(world: World) -> None:
+        p, _ = world.fleet.engines
+        first = await world.prefill(0, prompt=LONG)
+        assert (await decode(world, first, prompt=LONG, max_tokens=0)).status == 400
+        assert p.core.released == 0
+        second = await world.prefill(0, prompt="short")
+        assert (await decode(world, second, prompt="short", max_tokens=0)).status == 400
+        assert p.core.released == 2
+        assert world.fleet.idle
+
+    run_world(test, *PAIR)
+
+
+def test_a_release_leg_of_one_token_frees_the_producer_of_a_stranger_at_once() -> None:
+    async def test(world: World) -> None:
+        p, _ = world.fleet.engines
+        handoff = await world.prefill(0, prompt=LONG)
+        assert (await decode(world, handoff, prompt=[0], max_tokens=1)).status == 200
+        assert p.core.released == 1
+        assert world.fleet.idle
+
+    run_world(test, *PAIR)
+
+
+def test_an_engine_takes_no_word_from_itself() -> None:
+    async def test(world: World) -> None:
+        p, _ = world.fleet.engines
+        handoff = await world.prefill(0, prompt=LONG)
+        refused = await world.complete(0, kv_transfer_params=handoff, prompt=LONG, max_tokens=0)
+        assert refused.status == 400
+        assert p.core.released == 0
+        assert not world.fleet.idle
+
+    run_world(test, *PAIR)

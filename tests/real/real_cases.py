@@ -235,11 +235,19 @@ def _prefill(path: str, body: dict[str, Any]) -> Case:
     return prefill
 
 
-def _release(pair: Pair, params: dict[str, Any]) -> httpx.Response:
-    body = {"model": MODEL, "prompt": [0], "max_tokens": 0, "kv_transfer_params": params}
+def _release(pair: Pair, params: dict[str, Any], max_tokens: int = 1) -> httpx.Response:
+    """As the router does it."""
+    body = {"model": MODEL, "prompt": [0], "max_tokens": max_tokens, "kv_transfer_params": params}
     answer = post(pair.consumer, COMPLETIONS, body)
     pair.wait_free()
     return answer
+
+
+def released(pair: Pair) -> Any:
+    """A release leg frees the producer, even if it is all that these two engines ever did."""
+    params = pair.prefill(fresh())
+    held = pair.pinned()
+    return [held, form_of_answer(_release(pair, params))]
 
 
 def handed_over(pair: Pair) -> Any:
@@ -266,11 +274,9 @@ def handed_over(pair: Pair) -> Any:
 
 
 def refused_with_a_handoff(pair: Pair) -> Any:
-    """A decode leg that is refused frees the producer."""
+    """A decode leg that is refused frees the producer, once the engines know each other."""
     params = pair.prefill(fresh())
-    held = pair.pinned()
-    answer = _release(pair, params)
-    return [held, form_of_answer(answer)]
+    return form_of_answer(_release(pair, params, max_tokens=0))
 
 
 def refused_model_with_a_handoff(pair: Pair) -> Any:
@@ -338,13 +344,15 @@ def client_gone(pair: Pair) -> Any:
 
 
 CASES: dict[str, Case] = {
+    # First, so that the engines have not shaken hands yet.
+    "leg: released at the first contact": released,
     **dict(_answers()),
     **dict(_refusals()),
     **dict(_pages()),
     "leg: prefill": _prefill(COMPLETIONS, completion(fresh())),
     "leg: prefill of a chat": _prefill(CHAT, chat(fresh())),
     "leg: a whole handoff": handed_over,
-    "leg: released": refused_with_a_handoff,
+    "leg: refused": refused_with_a_handoff,
     "leg: refused for its model": refused_model_with_a_handoff,
     "leg: released at the producer": refused_by_the_producer,
     "leg: used twice": used_twice,

@@ -73,7 +73,7 @@ def test_what_another_installer_made_is_not_complete(tmp_path: Path) -> None:
 def test_only_linux_on_x86_is_installed_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(real_install.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert real_install.main() == 1
     assert "riscv64" in capsys.readouterr().err
 

@@ -20,14 +20,14 @@ pytestmark = [pytest.mark.real, pytest.mark.sockets]
 LIMITS = (
     "--prefill-lens=128,384,768,1152,1664",
     "--prefill-repeats=5",
-    "--decode-concurrency=1,2,4",
-    "--decode-input-lens=128,768",
-    "--decode-tokens=24",
+    "--decode-concurrency=1,4",
+    "--decode-input-lens=64,1800",
+    "--decode-tokens=16",
     "--limits=16",
 )
 # Whoever shares the processors bends the times: fits may be off further than on engines of their
 # own, and if they are off as far as no fit may be, the engine is measured again.
-TRIES = 4
+TRIES = 8
 LOOSE = {"max_decode_fit_mape": 0.5, "max_decode_cv_mape": 0.5}
 
 

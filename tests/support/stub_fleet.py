@@ -315,7 +315,7 @@ def _leg(path: str, body: Any) -> str:
     if params.get("do_remote_decode"):
         return "prefill"
     if params.get("do_remote_prefill"):
-        return "release" if body.get("max_tokens") == 0 else "decode"
+        return "release" if body.get("prompt") == [0] else "decode"
     return "whole"
 
 

@@ -264,7 +264,7 @@ def test_a_release_leg_asks_for_nothing_of_a_prompt_that_is_not_the_clients() ->
     assert json.loads(release_body('m"', HANDOFF)) == {
         "model": 'm"',
         "prompt": [0],
-        "max_tokens": 0,
+        "max_tokens": 1,
         "stream": False,
         "kv_transfer_params": json.loads(DESCRIPTOR),
     }

@@ -72,6 +72,8 @@ class Connector:
     transfers: int = 0
     transferred_tokens: int = 0
     failed_transfers: int = 0
+    unsaid: list[tuple[Connector, str]] = attrs.field(factory=list)
+    """Producers that are to be told, and of which requests."""
     _met: set[str] = attrs.field(factory=set)
     """Engines it has shaken hands with: their address is not looked at again."""
     _pulled: OrderedDict[int, None] = attrs.field(factory=OrderedDict)
@@ -141,6 +143,7 @@ class Fleet:
 
         Frees the producer's blocks where a real decoder would have told the producer.
         """
+        self._say_what_waits(decoder, now)
         blocks = _block_ids(params)
         named = ("remote_engine_id", "remote_host", "remote_port")
         if not blocks or any(params.get(name) is None for name in named):
@@ -170,12 +173,24 @@ class Fleet:
     def release(self, decoder: Connector, params: Mapping[str, Any], now: float) -> None:
         """`decoder` rejected the request itself: the producer frees what it named, at once.
 
-        Unless it is the producer: an engine takes no word from itself.
+        Unless it is the producer: an engine takes no word from itself. And if the two have yet to
+        shake hands, the word waits for the decoder's next handoff, whatever that is.
         """
+        self._say_what_waits(decoder, now)
         producer = self._by_id(params.get("remote_engine_id"))
         request_id = params.get("remote_request_id")
-        if producer not in (None, decoder) and isinstance(request_id, str):
+        if producer is None or producer is decoder or not isinstance(request_id, str):
+            return
+        if decoder.has_met(producer.engine_id):
             producer.notified(request_id, now)
+        else:
+            decoder.meet(producer.engine_id)
+            decoder.unsaid.append((producer, request_id))
+
+    def _say_what_waits(self, decoder: Connector, now: float) -> None:
+        for producer, request_id in decoder.unsaid:
+            producer.notified(request_id, now)
+        decoder.unsaid.clear()
 
     def _by_id(self, engine_id: object) -> Connector | None:
         for connector in self._connectors:

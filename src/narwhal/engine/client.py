@@ -205,10 +205,10 @@ class EngineClient:
         return DecodeLeg(exchange)
 
     async def release(self, body: bytes, correlation: Correlation) -> None:
-        """Send a leg that asks for no tokens, so that this decoder frees the producer's KV.
+        """Send a leg that nobody needs the answer of, so that this decoder frees the producer's KV.
 
         An answer of any kind but "busy" or a server error will do: a real engine frees the
-        producer at once even when it answers 400. Raises `EngineStatus` otherwise.
+        producer even when it answers 400. Raises `EngineStatus` otherwise.
         """
         request = self._request(PATHS[Route.COMPLETIONS], body, correlation)
         with await self.pools.data.send(request, replayable=True) as exchange:
