@@ -9,8 +9,9 @@ import httpx
 import trio
 
 import narwhal
+from narwhal.app import data_server
 from narwhal.emulator import EmulatedFleet, EngineSettings
-from narwhal.net import Server, open_listeners
+from narwhal.net import open_listeners
 
 ROLES = {"p0": "prefill", "d0": "decode", "d1": "decode"}
 
@@ -59,7 +60,7 @@ async def see_a_failure(router: narwhal.Router) -> None:
 async def serve_http(router: narwhal.Router) -> None:
     """The same router for other people's clients, until it has answered one of them."""
     async with trio.open_nursery() as nursery:
-        server = Server(router.app)
+        server = data_server(router)
         listeners = await open_listeners("127.0.0.1", 0)
         host, port = listeners[0].address
         await nursery.start(server.serve, listeners)

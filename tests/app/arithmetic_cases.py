@@ -184,7 +184,11 @@ class Limits:
             "pool_timeout_s": self.pool_s,
             "kv_lease_s": self.lease_s,
         }
-        return fleet_config(prefill=self.prefill, decode=self.decode, engine=engine, **serving)
+        # Failures in a row, over several requests, take an engine out of service: not reckoned.
+        recovery = {"eject_after": 1000}
+        return fleet_config(
+            prefill=self.prefill, decode=self.decode, engine=engine, recovery=recovery, **serving
+        )
 
 
 # A case in which nothing goes wrong; its times are powers of two and their sums: exact.

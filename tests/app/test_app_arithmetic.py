@@ -51,6 +51,13 @@ def test_retries_take_credits_and_time_that_there_is(
     check(limits, requests, seed, schedule)
 
 
+def test_failures_in_a_row_over_several_requests_are_reckoned_one_by_one() -> None:
+    late = attrs.evolve(SCRIPT, prefill=attrs.evolve(LEG, connect=0.5))
+    request = attrs.evolve(PLAIN, scripts=(late, late, late))
+    tight = attrs.evolve(WIDE, connect_s=0.25 + apart(11), max_attempts=2, budget=9)
+    check(tight, [request] * 4)
+
+
 @settings(deadline=None, max_examples=250)
 @given(
     limits=limits(attempts=2, tight=12),

@@ -239,7 +239,7 @@ def test_a_client_that_leaves_gives_its_readmission_up(reset: bool) -> None:
                 stream = await fleet.network.connect("router", 80)
                 order = b'{"engine":"d0","same_process":true}'
                 await stream.send_all(
-                    b"POST /narwhal/lifecycle/readmit HTTP/1.1\r\nhost: x\r\n"
+                    b"POST /narwhal/lifecycle/readmit HTTP/1.1\r\nhost: router\r\n"
                     b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
                     % (len(order), order)
                 )
@@ -271,7 +271,7 @@ def test_both_orders_on_our_own_server() -> None:
                 stream = await fleet.network.connect("router", 80)
                 content = b'{"engine":"d0"%b}' % more
                 await stream.send_all(
-                    b"POST /narwhal/lifecycle/%b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+                    b"POST /narwhal/lifecycle/%b HTTP/1.1\r\nhost: router\r\nconnection: close\r\n"
                     b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
                     % (order.encode(), len(content), content)
                 )

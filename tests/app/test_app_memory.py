@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stub_fleet import Play, good
+from stub_fleet import Play, Script, good
 from worlds import World, fleet_config, play
 
 ASK = {"model": "m", "prompt": "hello", "max_tokens": 4}
@@ -29,11 +29,40 @@ async def cuts(play_: Play) -> None:
     await good(play_)
 
 
-@pytest.mark.parametrize("script", [good, refuses, cuts])
+def breaks(what: bytes, tokens: int) -> Script:
+    async def script(play_: Play) -> None:
+        if play_.leg == "decode":
+            await play_.hdr()
+            await play_.tokens(tokens)
+            if not what:
+                await play_.send(b"0\r\n\r\n")
+                return
+            await play_.chunk(what)
+            await play_.hang()
+        await good(play_)
+
+    return script
+
+
+BROKEN = {
+    "malformed at first": breaks(b'data: {"x\n\n', 0),
+    "malformed later": breaks(b'data: {"x\n\n', 2),
+    "error at first": breaks(b'data: {"error": {"message": "no"}}\n\n', 0),
+    "error later": breaks(b'data: {"error": {"message": "no"}}\n\n', 2),
+    "empty": breaks(b"", 0),
+    "no done": breaks(b"", 2),
+}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [good, refuses, cuts, *BROKEN.values()],
+    ids=["good", "refuses", "cuts", *BROKEN],
+)
 @pytest.mark.parametrize(
     "ask", [ASK, ASK | {"stream": True}, ASK | {"model": "other"}, b"{"], ids=str
 )
-def test_a_request_leaves_no_cycles(ask: Any, script: Any) -> None:
+def test_a_request_and_its_connection_leave_no_cycles(ask: Any, script: Any) -> None:
     """Prompts are large: a router at work holds what it is working on, and not the last minute."""
 
     async def body(world: World) -> None:
@@ -53,9 +82,9 @@ def test_a_request_leaves_no_cycles(ask: Any, script: Any) -> None:
             gc.set_debug(0)
             gc.garbage.clear()
             gc.enable()
-        # A connection's own cycles are few and small, and there is one for many requests.
         kinds = {kind.__name__ for kind in left}
         assert not kinds & {"RequestLife", "AsgiReply", "RequestStream", "CompletionRequest"}
+        assert not kinds & {"Connection", "Http1"}, "and neither does its connection"
         assert not kinds & {"Attempt", "DecodeRun", "Exchange", "ResponseReader", "RequestRow"}
 
     play(body, fleet_config(max_attempts=2))

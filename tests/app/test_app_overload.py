@@ -141,7 +141,7 @@ def test_a_slow_body_takes_a_place_and_no_seat() -> None:
         assert (answer.status, answer.error["code"]) == (504, "request_expired")
         slow.close()
 
-    play(body, fleet_config(max_connections=2))
+    play(body, fleet_config(max_connections=2, http={"min_body_bytes_per_s": 0}))
 
 
 def test_a_request_is_retained_until_its_error_has_been_written() -> None:

@@ -197,6 +197,7 @@ def test_what_goes_to_engines_and_what_comes_back(stream: bool) -> None:
         "cookie": "secret=1",
         "x-request-id": "mine-42",
         "traceparent": trace,
+        "tracestate": "vendor=1,other=2",
         "te": "trailers",
         "x-custom": "1",
     }
@@ -215,6 +216,7 @@ def test_what_goes_to_engines_and_what_comes_back(stream: bool) -> None:
             assert seen.headers["authorization"] == "Bearer engine-secret"
             if seen.leg in ("prefill", "decode"):
                 assert seen.headers["traceparent"] == trace
+                assert seen.headers["tracestate"] == "vendor=1,other=2"
                 ids.add(seen.headers["x-request-id"])
         assert len(ids) == 2
         assert not any("mine-42" in each for each in ids)

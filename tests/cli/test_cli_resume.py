@@ -41,13 +41,13 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What would have been served."""
     calls: list[tuple[Any, ...]] = []
 
-    async def serve(*args: Any) -> None:
+    async def serve(*args: Any, **_: Any) -> None:
         await trio.lowlevel.checkpoint()
         calls.append(args)
 
     monkeypatch.setattr(serve_command, "_serve", serve)
     # Of a process of its own; this one has other tests to run.
-    monkeypatch.setattr(serve_command, "_calm_the_collector", lambda: None)
+    monkeypatch.setattr(serve_command, "calm_the_collector", lambda: None)
     return calls
 
 

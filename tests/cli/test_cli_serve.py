@@ -128,8 +128,9 @@ def test_a_stream_outlives_the_first_signal(engines: list[str], tmp_path: Path) 
         code, _, err = command.end()
     assert (code, err.count("Traceback")) == (0, 0)
     rows = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert [row["event"] for row in rows] == ["start", "request", "request", "stop"]
-    assert sorted(r["terminal"] for r in rows[1:3]) == ["completed", "rejected"]
+    assert [row["event"] for row in rows] == ["start", "router", "request", "request", "stop"]
+    assert rows[1]["change"] == "draining"
+    assert sorted(r["terminal"] for r in rows[2:4]) == ["completed", "rejected"]
 
 
 def test_at_the_bound_a_stream_is_told_and_the_exit_is_clean(

@@ -22,7 +22,9 @@ from narwhal.config import (
     RestartPolicy,
     Serving,
     Slo,
+    TelemetrySettings,
     Thresholds,
+    TraceSettings,
     parse_fleet,
 )
 from narwhal.config.rules import most_samples
@@ -284,5 +286,13 @@ def fleets(draw: st.DrawFn) -> FleetConfig:
             path=draw(_names),
             max_decode_fit_mape=draw(_not_negative),
             max_decode_cv_mape=draw(_not_negative),
+        ),
+        telemetry=TelemetrySettings(
+            traces=TraceSettings(
+                endpoint=draw(st.sampled_from([None, "http://collector:4318/v1/traces"])),
+                sample_ratio=draw(st.floats(0, 1)),
+                buffered_requests=draw(_from_one),
+                timeout_s=draw(_positive),
+            )
         ),
     )

@@ -25,6 +25,10 @@ FRACTION = ([0, 1, 0.5], [-0.1, 1.1])
 NOT_ZERO_FRACTION = ([0.001, 1], [0, 1.1])
 ABOVE_ONE = ([1.001, 7], [1, 0.5])
 PATH = (["x.json", "/var/lib/x"], ["", " ", 3, "a\nb"])
+BIND = (
+    [None, "127.0.0.1:9000", "[::1]:0", "router.local:65535"],
+    ["", "127.0.0.1", ":9000", "::1:9000", "[::z]:1", "h:65536", "u@h:1", "http://h:1", 9000],
+)
 
 # path: default, values that are accepted when nothing else is set, values that are refused
 FIELDS: dict[str, tuple[object, tuple[list[Any], list[Any]]]] = {
@@ -48,6 +52,24 @@ FIELDS: dict[str, tuple[object, tuple[list[Any], list[Any]]]] = {
     "serving.prefill_timeout_s": (120.0, POSITIVE),
     "serving.graceful_timeout_s": (30.0, NOT_NEGATIVE),
     "serving.stream_commit": ("before_decode", (["first_token"], ["now", 1])),
+    "serving.api_key_env": (None, ([None], ["", "3A", "a-b", 3])),
+    "serving.api_keys_file": (None, ([None, *PATH[0]], PATH[1])),
+    "serving.metrics_need_key": (False, ([False], [True, 0, "true"])),
+    "serving.tls_cert_file": (None, ([None, *PATH[0]], PATH[1])),
+    "serving.tls_key_file": (None, ([None], ["x.pem", *PATH[1]])),
+    "serving.max_client_connections": (4096, COUNT),
+    "http.header_timeout_s": (10.0, POSITIVE),
+    "http.keep_alive_timeout_s": (75.0, POSITIVE),
+    "http.max_header_bytes": (65536, ([1024, 10**9], [1023, 0, 2048.0])),
+    "http.max_headers": (128, ([8, 10**9], [7, 0, 9.0])),
+    "http.max_uri_bytes": (8192, ([64, 10**9], [63, 0, 99.0])),
+    "http.body_grace_s": (20.0, POSITIVE),
+    "http.min_body_bytes_per_s": (500.0, NOT_NEGATIVE),
+    "control.bind": (None, BIND),
+    "control.token_env": (None, ([None], ["", "3A", "a-b", 3])),
+    "control.tls_cert_file": (None, ([None, *PATH[0]], PATH[1])),
+    "control.tls_key_file": (None, ([None], ["x.pem", *PATH[1]])),
+    "control.tls_client_ca_file": (None, ([None], ["x.pem", *PATH[1]])),
     "engine.dialect": ("vllm", (["vllm"], ["sglang"])),
     "engine.connector": ("nixl", (["nixl"], ["lmcache"])),
     "engine.engine_api_key_env": (None, ([None], ["", "3A", "a-b", 3])),
@@ -78,6 +100,16 @@ FIELDS: dict[str, tuple[object, tuple[list[Any], list[Any]]]] = {
     "recovery.health.evict_windows": (5, FROM_ONE),
     "recovery.health.recovery_windows": (3, FROM_ONE),
     "recovery.health.probation_penalty_s": (1.5, NOT_NEGATIVE),
+    "telemetry.traces.endpoint": (
+        None,
+        (
+            ["http://c:4318/v1/traces", "https://otel.example/x", None],
+            ["", "c:4318", "http://me:pw@c", 3, "grpc://c:4317"],
+        ),
+    ),
+    "telemetry.traces.sample_ratio": (1.0, FRACTION),
+    "telemetry.traces.buffered_requests": (2048, FROM_ONE),
+    "telemetry.traces.timeout_s": (5.0, POSITIVE),
     "profiles.path": ("runs/profiles.json", PATH),
     "profiles.max_decode_fit_mape": (0.05, NOT_NEGATIVE),
     "profiles.max_decode_cv_mape": (0.13, NOT_NEGATIVE),

@@ -72,7 +72,7 @@ def test_the_example_has_the_defaults() -> None:
         slo=example.slo,
         serving=Serving(admission=Admission.OPEN),  # what can be served without profiles
     )
-    for name in ("serving", "engine", "controller", "recovery", "profiles"):
+    for name in ("serving", "engine", "controller", "recovery", "profiles", "telemetry"):
         assert getattr(example, name) == getattr(plain, name)
 
 

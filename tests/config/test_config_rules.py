@@ -42,6 +42,16 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "serving.retry_cap_s must be at least serving.retry_base_s (2), not 1",
     ),
     (
+        {"serving__metrics_need_key": True},
+        "serving.metrics_need_key needs serving.api_key_env or serving.api_keys_file",
+    ),
+    ({"serving__tls_key_file": "k"}, "serving.tls_key_file needs serving.tls_cert_file"),
+    ({"control__tls_key_file": "k"}, "control.tls_key_file needs control.tls_cert_file"),
+    (
+        {"control__tls_client_ca_file": "k"},
+        "control.tls_client_ca_file needs control.tls_cert_file",
+    ),
+    (
         {"controller__thresholds__shrink": 1},
         "controller.thresholds.shrink must be lower than controller.thresholds.expand (1), not 1",
     ),
@@ -110,6 +120,8 @@ MET: list[dict[str, Any]] = [
     {"serving__request_timeout_s": 1, "serving__prefill_timeout_s": 100},
     {"serving__retry_base_s": 1},
     {"controller__thresholds__shrink": 0.999},
+    {"serving__metrics_need_key": True, "serving__api_keys_file": "keys"},
+    {"control__tls_cert_file": "c", "control__tls_client_ca_file": "a"},
     {"engines": MINIMAL["engines"][:1]},
     # Where the fleet starts, or is pinned, is not the loader's business.
     {"engines": [{**each, "role": "decode", "pin": True} for each in MINIMAL["engines"]]},

@@ -29,6 +29,7 @@ SOURCES = Path(narwhal.__file__).parent
 NOT_COMPLETIONS = {
     *("not_found", "method_not_allowed"),
     *("engine_not_found", "check_failed", "not_now"),
+    *("invalid_api_key", "invalid_token", "control_denied"),
 }
 """Codes of answers that are no request's terminal."""
 

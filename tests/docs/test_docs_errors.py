@@ -11,6 +11,9 @@ import pytest
 from docs_pages import DOCS, code_blocks, table
 
 from narwhal.admission import Cause, Refused
+from narwhal.app.openapi import errors
+from narwhal.app.openapi.access import ACCESS_CODES
+from narwhal.app.openapi.operations import PAGE_CODES
 from narwhal.model import (
     BodyTooLarge,
     ConnectFailed,
@@ -55,6 +58,7 @@ ROWS = {
     code.strip("`"): Row(status, kind.strip("`"), again, client)
     for code, status, kind, _, again, client in table(PAGE, "## Codes")
 }
+MEANINGS = {row[0].strip("`"): row[3] for row in table(PAGE, "## Codes")}
 
 
 def ends() -> Iterator[Outcome]:
@@ -194,3 +198,14 @@ def test_the_example_is_a_real_one() -> None:
         assert account == shown
 
     play(body, fleet_config(prefill=2, decode=2, max_attempts=2))
+
+
+def test_the_openapi_document_has_the_page_s_statuses() -> None:
+    page = {code: row.status for code, row in ROWS.items() if code in errors.STATUSES}
+    assert page == {code: str(status) for code, status in errors.STATUSES.items()}
+    late = [code for code in ROWS if code in errors.TIMES_OUT]
+    assert all("it is 504" in MEANINGS[code] for code in late)
+    assert [ROWS[code].status for code in errors.IN_STREAMS] == ["in a stream"]
+    assert all("journal only" in ROWS[code].status for code in errors.UNSENT)
+    others = set(ROWS) - set(ERROR_CODES)
+    assert {*PAGE_CODES, *ACCESS_CODES} == others

@@ -103,6 +103,23 @@ def test_the_tour_works_line_by_line(demo: str, tmp_path: Path) -> None:
     assert "serving.request_timeout_s" in show
 
 
+def test_the_example_of_the_clients_page_runs(demo: str) -> None:
+    (program,) = (
+        block for block in code_blocks((DOCS / "clients.md").read_text()) if "openai" in block
+    )
+    ran = subprocess.run(  # noqa: S603 - the page's own program
+        [sys.executable, "-c", program.replace("http://127.0.0.1:8000", demo)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    text, error = ran.stdout.splitlines()
+    assert len(text) > 20
+    assert error == "400 invalid_request n"
+
+
 def test_worlds_are_simulated_as_the_pages_say(tmp_path: Path) -> None:
     readme = code_blocks((ROOT / "README.md").read_text(encoding="utf-8"))
     (short,) = (block for block in readme if "simulate chaos" in block)

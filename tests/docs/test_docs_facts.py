@@ -14,14 +14,16 @@ from docs_pages import DOCS, ROOT, section, table
 from trio.testing import MockClock
 
 import narwhal
+from narwhal import open_router
 from narwhal.engine import clients
 from narwhal.fleet import trust
 from narwhal.model import FailureClass, Phase
 from narwhal.net import MemoryNetwork, Server, pool
 from narwhal.net.server import ServerOptions
-from narwhal.router import errands, life, service
+from narwhal.router import errands, life, service, tracing
 from narwhal.simulate.overload import Arm, Experiment
 from narwhal.telemetry import Telemetry, facade, journal
+from narwhal.testing import fleet_config
 
 SOURCES = Path(narwhal.__file__).parent
 PACKAGES = "|".join(path.parent.name for path in SOURCES.glob("*/__init__.py"))
@@ -180,6 +182,22 @@ def test_trust_is_lost_and_won_as_the_page_says() -> None:
     assert all(standing.doubtful("d0", phase, now) for phase in trust.Trust.PHASES)
 
 
+def test_the_routes_are_those_of_the_application() -> None:
+    named = [
+        route
+        for row in table(HTTP, "## Routes")
+        for route in re.findall(r"`([A-Z]+ /[\w/.]+)`", row[0])
+    ]
+
+    async def main() -> None:
+        async with open_router(fleet_config()) as router:
+            app: Any = router.app
+            served = {**app.routes, "/narwhal/ui": "GET"}  # a page, which no program asks for
+            assert sorted(named) == sorted(f"{way} {path}" for path, way in served.items())
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
 def test_the_state_document_s_keys() -> None:
     telemetry = Telemetry(
         engines=["n0"], ttft_s=1.0, tpot_s=1.0, version="9.9", model="m", started=0.0
@@ -208,3 +226,16 @@ def test_overload_is_measured_as_the_page_says() -> None:
         assert row[1:3] == [f"{point.load:g}", f"{point.load * capacity.rate:.1f}"]
     decode_bound = Experiment(prefill=9, decode=1, requests=600).capacity
     assert f"capacity of {decode_bound.rate:.1f} requests/s" in text
+
+
+def test_the_attributes_of_spans_are_those_of_the_code() -> None:
+    names = r"(?:gen_ai|http|url|error|narwhal)(?:\.[a-z_]+)+"
+    source = (SOURCES / "telemetry/spans.py").read_text(encoding="utf-8")
+    page = (DOCS / "tracing.md").read_text(encoding="utf-8")
+    rows = [row[0] for number in (0, 1) for row in table(page, "## The spans", number)]
+    named = {name for row in rows for name in re.findall(f"`({names})`", row)}
+    assert named == set(re.findall(f'"({names})"', source))
+    listed = re.findall(r"[├└]─ (\w+)", page)
+    assert {*listed} == {"attempt", *Phase}
+    assert f"in batches of {tracing._BATCH_REQUESTS} requests" in words("tracing.md")
+    assert f"down to every {tracing._LONGEST_S:g} s" in words("tracing.md")

@@ -84,6 +84,15 @@ async def is_left_by_its_client(world: World) -> None:
     client.close()
 
 
+async def comes_too_slowly(world: World) -> None:
+    client = await world.connect()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+    await client.stream.send_all(head)
+    assert (await client.answer()).status == 408
+    client.close()
+    await trio.sleep(0.1)
+
+
 async def is_left_by_its_application(world: World) -> None:
     world.script(on("decode", endless))
     with trio.move_on_after(1):
@@ -176,6 +185,7 @@ ENDS: dict[str, tuple[Scene, dict[str, Any]]] = {
     "The router holds as many requests as it may.": (finds_the_router_full, ONE_SEAT),
     "The router is shutting down when it comes": (comes_while_the_router_stops, {}),
     "The client closes its connection, or only its sending half.": (is_left_by_its_client, {}),
+    "The client sends its body too slowly": (comes_too_slowly, {}),
     "An embedding application cancels": (is_left_by_its_application, {}),
     "`serving.request_timeout_s` passes.": (outlasts_its_deadline, {}),
     "`serving.request_timeout_s` passes": (outlasts_its_deadline_as_a_stream, {}),

@@ -21,10 +21,12 @@ from narwhal.model import (
     Route,
 )
 from narwhal.net import ConnectionPool, MemoryNetwork
+from narwhal.wire.trace_context import TraceContext
 
 from stub_fleet import Play, Script, StubFleet
 
-IDS = Correlation("req-1-1-prefill", "00-" + "a" * 32 + "-" + "b" * 16 + "-01")
+CONTEXT = TraceContext("00-" + "a" * 32 + "-" + "b" * 16 + "-01", "vendor=1")
+IDS = Correlation("req-1-1-prefill", CONTEXT)
 
 
 def with_client(script: Script, body: Callable[[EngineClient, StubFleet], Awaitable[None]]) -> None:
@@ -74,7 +76,8 @@ def test_every_call_carries_the_engines_key_and_its_own_id() -> None:
         prefill, health = fleet.seen
         assert prefill.path == "/v1/chat/completions"
         assert prefill.headers["x-request-id"] == "req-1-1-prefill"
-        assert prefill.headers["traceparent"] == IDS.traceparent
+        assert prefill.headers["traceparent"] == CONTEXT.traceparent
+        assert prefill.headers["tracestate"] == "vendor=1"
         assert {seen.headers["authorization"] for seen in (prefill, health)} == {"Bearer k3y"}
 
     with_client(answering(200, b"{}"), body)

@@ -29,9 +29,9 @@ def passes(router: Router) -> list[float]:
     times: list[float] = []
     monitor, run = router.monitor, router.monitor.one_pass
 
-    def noted() -> None:
+    def noted() -> bool:
         times.append(trio.current_time())
-        run()
+        return run()
 
     monitor.one_pass = noted  # type: ignore[method-assign]  # to see when it is called
     return times
@@ -47,6 +47,30 @@ def test_passes_are_on_an_absolute_schedule_and_late_ones_are_not_made_up_for() 
         clock.jump(3.1)  # type: ignore[attr-defined]  # the run stood still for that long
         await trio.sleep(2.0)
         assert times == pytest.approx([8.3, 9.0, 10.0], abs=1e-6)
+
+    play(script)
+
+
+def test_how_late_a_pass_was_and_what_became_of_it_is_counted() -> None:
+    async def script(router: Router, fleet: MemoryFleet) -> None:
+        metrics = router.telemetry.metrics
+        await trio.sleep(5.2)
+        assert metrics.loop_lag.count == 5
+        assert metrics.loop_lag.total == pytest.approx(0, abs=1e-6)
+        trio.lowlevel.current_clock().jump(3.1)  # type: ignore[attr-defined]  # it stood still
+        await trio.sleep(0.1)
+        assert metrics.loop_lag.count == 6
+        assert metrics.loop_lag.total == pytest.approx(2.3)
+
+        def fail() -> None:
+            raise ValueError("no")
+
+        monitor = router.monitor
+        monitor._stages = (("broken", fail), *monitor._stages[1:])
+        await trio.sleep(1.0)
+        counted = {str(result): cell.value for result, cell in metrics.monitor_passes.items()}
+        assert counted == {"passed": 6, "failed": 1}
+        assert metrics.monitor_pass.count == 7
 
     play(script)
 

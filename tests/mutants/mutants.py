@@ -225,11 +225,10 @@ MUTANTS = [
     Mutant(
         name="the time ledger counts some time twice",
         file="model/spent.py",
-        old="        self._since = now\n\n    def spent",
-        new="""        if phase is not Phase.DECODE:
-            self._since = now
-
-    def spent""",
+        old="            phase, since = entered, at\n",
+        new="""            phase = entered
+            since = since if entered is Phase.DECODE else at
+""",
     ),
     Mutant(
         name="the gap limit covers the client's writes",

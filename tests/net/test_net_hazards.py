@@ -686,7 +686,10 @@ def test_a_slow_head_on_a_used_connection_is_cut_off_ten_seconds_after_its_first
 
 
 def test_no_limit_of_the_server_touches_a_running_request() -> None:
-    """Neither a slow upload nor a long silence nor a long stream is idleness."""
+    """Neither a slow upload nor a long silence nor a long stream is idleness.
+
+    What bounds a slow upload is another limit, which is off here.
+    """
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         received = await read_body(receive)
@@ -707,7 +710,7 @@ def test_no_limit_of_the_server_touches_a_running_request() -> None:
         await client.send_all(post(b"x"))
         await read_until(client, b"0\r\n\r\n")
 
-    in_world(app, body)
+    in_world(app, body, options=ServerOptions(min_body_rate=0))
 
 
 # Bodies nobody reads
@@ -911,6 +914,19 @@ def test_an_application_that_raises_before_answering_is_a_500(
         f"The application failed on GET {path}"
         for path in ("/raise", "/group", *(path.decode() for path in FAULTY_STARTS))
     ]
+
+
+def test_a_path_cannot_write_lines_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["path"] == "/a\r\nERROR b\x1b[2J"
+        raise ValueError("x")
+
+    async def body(world: World) -> None:
+        await world.ask(GET.replace(b"/", b"/a%0d%0aERROR%20b%1b[2J", 1))
+
+    in_world(app, body)
+    (record,) = caplog.records
+    assert record.getMessage() == "The application failed on GET /a%0d%0aERROR%20b%1b[2J"
 
 
 @pytest.mark.parametrize("how", ["raise", "return", "abort"])

@@ -280,3 +280,65 @@ def test_cancelled_connections_leave_no_descriptor() -> None:
         listener.close()
 
     trio.run(main)
+
+
+TIGHT = ServerOptions(
+    header_timeout=0.2,
+    body_grace=0.2,
+    max_header_bytes=2048,
+    max_headers=10,
+    max_uri_bytes=100,
+    linger_timeout=0.2,
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nhost:", 408),
+        (post(b"x", length=1000), 408),
+        (post().replace(b"\r\n\r\n", b"\r\n" + b"a: b\r\n" * 20 + b"\r\n"), 431),
+        (post().replace(b"host: x", b"host: x\r\na: " + b"x" * 3000), 431),
+        (post(path="/" + "x" * 200), 414),
+        (post().replace(b"host: x", b"host: x\r\n folded"), 400),
+    ],
+)
+def test_a_client_that_takes_too_much_gets_its_answer_and_then_the_end(
+    data: bytes, status: int
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] == "http.request":
+            pass
+
+    async def body(server: Server, address: tuple[str, int]) -> None:
+        stream = await connect_tcp(*address)
+        await stream.send_all(data)
+        answer = await read_to_end(stream)
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        stream.close()
+
+    on_loopback(app, body, TIGHT)
+
+
+def test_an_engine_that_refuses_leaves_no_cycles() -> None:
+    """One that is down is asked all the time."""
+
+    async def refused(address: tuple[str, int]) -> None:
+        with suppress(OSError):
+            await connect_tcp(*address)
+
+    async def main() -> None:
+        (listener,) = await open_listeners("127.0.0.1", 0)
+        listener.close()
+        await refused(listener.address)
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await refused(listener.address)
+            gc.collect()
+            assert not [each for each in gc.garbage if isinstance(each, OSError)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+
+    trio.run(main)

@@ -11,11 +11,10 @@ import pytest
 import trio
 from profiling_stage import QUICK, Stage, on_stage
 
-from narwhal.engine import Correlation
+from narwhal.engine import Correlation, Prompts
 from narwhal.model import Route
 from narwhal.profiler import ProfilingStopped, Progress, Reason, Wanted
 from narwhal.profiler.measuring import measure_handoff
-from narwhal.profiler.prompts import Prompts
 from narwhal.profiler.subject import Subject
 from narwhal.testing import AtStep
 

@@ -18,7 +18,9 @@ from worlds import fleet_config
 def test_a_failure_elsewhere_lets_a_waiting_leg_take_its_last_resort() -> None:
     async def main() -> None:
         config = fleet_config(decode=2, decode_concurrency=1)
-        telemetry: Any = SimpleNamespace(engine_failed=lambda iid, failure: None)
+        telemetry: Any = SimpleNamespace(
+            engine_failed=lambda iid, failure: None, waited_for_seat=lambda phase, seconds: None
+        )
         core = Core(
             config,
             cast("Any", {engine.iid: engine for engine in config.engines}),

@@ -92,6 +92,31 @@ def test_a_leg_need_not_stand_behind_those_who_want_another_engine() -> None:
     run(main)
 
 
+def test_how_long_a_leg_stood_in_line_is_told_whether_or_not_it_got_a_seat() -> None:
+    told: list[tuple[Phase, float]] = []
+
+    async def main() -> None:
+        desk = SeatDesk(
+            Phase.DECODE, 1, Ledger(["a"]), waited=lambda phase, s: told.append((phase, s))
+        )
+
+        def pick() -> Choice | None:
+            return Choice("a", Why.ONLY) if desk.free("a") > 0 else None
+
+        held = await desk.take(pick, leg)
+        assert told == []
+        with trio.move_on_after(2.0):
+            await desk.take(pick, leg)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(desk.take, pick, leg)
+            await trio.sleep(0.5)
+            held.release()
+
+    run(main)
+    assert [phase for phase, _ in told] == [Phase.DECODE] * 2
+    assert [seconds for _, seconds in told] == pytest.approx([2.0, 0.5])
+
+
 def test_without_a_limit_nobody_waits() -> None:
     async def main() -> None:
         desk = SeatDesk(Phase.PREFILL, 0, Ledger(["a"]))

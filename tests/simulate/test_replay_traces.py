@@ -103,6 +103,7 @@ def test_mooncake_counts_milliseconds(file: Path) -> None:
         (MOONCAKE.replace("794", "-1"), "line 1: output_length must be from 0 to"),
         ('{"event": "request", "terminal": "gone"}\n', "line 1: terminal must be one of completed"),
         ('{"event": "start", "schema": 99}\n', "line 1: schema must be 1, not 99; replay it with"),
+        ('{"event": "rotated", "schema": 2}\n', "line 1: schema must be 1, not 2; replay it with"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place_and_a_way_out(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,13 +19,24 @@ PATIENCE_S = 120.0
 
 
 class Command:
-    """`narwhal-trio ARGS`, running; ended on leaving the block."""
+    """`narwhal-trio ARGS`, running; ended on leaving the block.
 
-    def __init__(self, *args: str, cwd: Path | None = None) -> None:
+    What it writes to stderr goes to the file `errors`, if it is to be much: a pipe that nobody
+    reads holds 64 KiB, and then the process waits.
+    """
+
+    def __init__(self, *args: str, cwd: Path | None = None, errors: Path | None = None) -> None:
+        with contextlib.ExitStack() as files:
+            err: Any = subprocess.PIPE
+            if errors is not None:
+                err = files.enter_context(errors.open("w"))
+            self._start(args, cwd, err)
+
+    def _start(self, args: tuple[str, ...], cwd: Path | None, err: Any) -> None:
         self.process = subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "narwhal", *args],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=err,
             text=True,
             cwd=cwd,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
@@ -60,7 +72,7 @@ class Command:
     def end(self) -> tuple[int, str, str]:
         """Wait for the end: exit code, stdout, stderr."""
         out, err = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, out, err
+        return self.process.returncode, out, err or ""
 
 
 def run(*args: str, cwd: Path | None = None) -> tuple[int, str, str]:

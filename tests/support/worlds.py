@@ -13,7 +13,7 @@ import h11
 import trio
 from trio.testing import MockClock
 
-from narwhal.app import open_router
+from narwhal.app import data_server, open_router
 from narwhal.config import FleetConfig, parse_fleet
 from narwhal.fleet import Claim
 from narwhal.model import Phase
@@ -23,6 +23,11 @@ from narwhal.testing import run_seeded
 
 from stub_fleet import Script, StubEngine, StubFleet
 
+ENVIRON = {
+    "ENGINE_KEY": "engine-secret",
+    "CLIENT_KEYS": "client-secret-1-long-enough,client-secret-2-long-enough",
+    "CONTROL_TOKEN": "control-secret-long-enough",
+}
 FAST = {"retry_base_s": 0.1, "retry_cap_s": 1.0}
 
 
@@ -32,6 +37,8 @@ def fleet_config(
     decode: int = 1,
     engine: dict[str, Any] | None = None,
     recovery: dict[str, Any] | None = None,
+    http: dict[str, Any] | None = None,
+    control: dict[str, Any] | None = None,
     **serving: Any,
 ) -> FleetConfig:
     """A fleet of stubs `p0..` and `d0..`; keyword arguments are `serving` settings.
@@ -53,10 +60,12 @@ def fleet_config(
         "slo": {"ttft_s": 2.0, "tpot_s": 0.1},
         "serving": {"admission": "open"} | serving,
         "engine": engine or {},
+        "http": http or {},
+        "control": control or {},
         "controller": {"min_prefill": 1, "min_decode": 1, "monitor_interval_s": 1e9},
         "recovery": {"health": {"window_s": 3e9}} | (recovery or {}),
     }
-    return parse_fleet(document, name="fleet.json", environ={"ENGINE_KEY": "engine-secret"})
+    return parse_fleet(document, name="fleet.json", environ=ENVIRON)
 
 
 def leg_of(_iid: str) -> Claim:
@@ -277,9 +286,15 @@ class open_world:  # noqa: N801 - used as a function
     """Open a world around an `async with` block; leaving it checks that all is at rest."""
 
     def __init__(
-        self, config: FleetConfig | None = None, *, seed: int = 0, lease: float = 30.0
+        self,
+        config: FleetConfig | None = None,
+        *,
+        seed: int = 0,
+        lease: float = 30.0,
+        span_exporter: Any = None,
     ) -> None:
         self._config = config or fleet_config()
+        self._span_exporter = span_exporter
         self._seed = seed
         self._lease = lease
 
@@ -292,14 +307,15 @@ class open_world:  # noqa: N801 - used as a function
             await world.start_engine(spec.iid)
         self._router = open_router(
             self._config,
-            environ={"ENGINE_KEY": "engine-secret"},
+            environ=ENVIRON,
             connect=world.network.connect,
             rng=random.Random(self._seed),
             wall_clock=trio.current_time,
+            span_exporter=self._span_exporter,
         )
         world.router = await self._router.__aenter__()
         world.router.telemetry.listen(world.rows.append)
-        world.server = Server(world.router.app)
+        world.server = data_server(world.router)
         await nursery.start(world.server.serve, [world.network.listen("router", 8000)])
         return world
 
@@ -326,6 +342,7 @@ def play(
     seed: int = 0,
     lease: float = 30.0,
     schedule: int | None = None,
+    span_exporter: Any = None,
 ) -> None:
     """Run `body` in a world in virtual time.
 
@@ -334,7 +351,8 @@ def play(
     """
 
     async def main() -> None:
-        async with open_world(config, seed=seed, lease=lease) as world:
+        opened = open_world(config, seed=seed, lease=lease, span_exporter=span_exporter)
+        async with opened as world:
             await body(world)
 
     if schedule is None:

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from narwhal.admission import Cause
 from narwhal.fleet import EngineState, Event, Transition
-from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
+from narwhal.model import ClientLimit, FailureClass, Limit, Phase, Role, Route, Terminal
 from narwhal.placement import Why
 from narwhal.roles import (
     Decision,
@@ -25,6 +25,8 @@ from narwhal.roles import (
 from narwhal.telemetry import (
     AttemptResult,
     AttemptRow,
+    Denial,
+    Door,
     EngineView,
     LiveState,
     Pool,
@@ -95,6 +97,7 @@ ROW = RequestRow(
     first_token_ttft_s=3.05,
     projected_ttft_s=2.5,
     tpot_s=0.02,
+    projected_tpot_s=0.025,
 )
 
 CHANGE = Transition(
@@ -137,7 +140,11 @@ LIVE = LiveState(
     ready=True,
     draining=True,
     degraded="5 monitor passes in a row failed: health: OSError",
+    admission_seats=8,
+    admitted=6,
+    queue_capacity=16,
     waiting=3,
+    seats_waited_for={Phase.DECODE: 5},
     retained=7,
     retry_credits=9.5,
     takers={Phase.PREFILL: ("n0",), Phase.DECODE: ("n0", "n1")},
@@ -181,9 +188,11 @@ class FixedSource:
         return self.live
 
 
-def make_telemetry(*, journaled: bool = True, **more: Any) -> Telemetry:
+def make_telemetry(
+    *, engines: tuple[str, ...] = ENGINES, journaled: bool = True, **more: Any
+) -> Telemetry:
     return Telemetry(
-        engines=ENGINES,
+        engines=engines,
         ttft_s=2.0,
         tpot_s=0.05,
         version="9.9",
@@ -204,6 +213,8 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.refused(Cause.BACKLOG)
     telemetry.unserved(Phase.PREFILL)
     telemetry.limit_fired(Limit.HEALTH)
+    telemetry.denied(Door.DATA, Denial.NO_KEY)
+    telemetry.client_limit_fired(Door.CONTROL, ClientLimit.BODY_RATE)
     telemetry.offered(sized=True)
     telemetry.offered(sized=False)
     telemetry.engine_failed("n1", FailureClass.TIMEOUT)
@@ -217,6 +228,10 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.handoff_rejected(missing=False)
     telemetry.handoff_expired()
     telemetry.prefill_rejected()
+    telemetry.waited_for_seat(Phase.DECODE, 0.5)
+    telemetry.monitored(late_s=0.002, took_s=0.001, failed=False)
+    telemetry.traces_exported(2)
+    telemetry.traces_dropped(1)
     telemetry.state_write_failed()
     telemetry.metrics.tokens_completion.inc(48)
 

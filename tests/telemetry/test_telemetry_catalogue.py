@@ -44,6 +44,8 @@ def test_buckets_rise_and_have_the_target_as_an_edge(
 ) -> None:
     edges = buckets(scale, ttft_s=ttft_s, tpot_s=tpot_s)
     assert list(edges) == sorted(set(edges))
+    if scale is Scale.LAG:
+        return  # it knows no target
     target = {Scale.TPOT: tpot_s, Scale.RATIO: 1.0}.get(scale, ttft_s)
     assert any(edge == pytest.approx(target, rel=1e-5) for edge in edges)
 

@@ -256,5 +256,6 @@ def test_the_state_document_before_and_after_the_router_is_attached() -> None:
     telemetry.attach(FixedSource())
     attached = msgspec.json.decode(telemetry.state(102.5))
     assert attached["uptime_s"] == 2.5
+    assert attached["slo"] == {"ttft_s": 2.0, "ttft_scope": "prefill", "tpot_s": 0.05}
     assert attached["ready"] is LIVE.ready
     assert [engine["iid"] for engine in attached["engines"]] == ["n0", "n1"]

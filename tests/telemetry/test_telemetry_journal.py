@@ -13,6 +13,7 @@ from telemetry_samples import CHANGE, ROW, make_telemetry, rows
 from narwhal.fleet import Transition
 from narwhal.model import Role, Terminal, TtftScope
 from narwhal.telemetry import (
+    Change,
     EngineSummary,
     Journal,
     RequestRow,
@@ -55,6 +56,7 @@ def test_a_request_s_row() -> None:
         "first_token_ttft_s": 3.05,
         "projected_ttft_s": 2.5,
         "tpot_s": 0.02,
+        "projected_tpot_s": 0.025,
         "spent_s": {"ingress": 0.01, "queue": 0.25, "prefill": 0.3, "backoff": 0.04, "decode": 3.4},
     }
     assert attempts[0] == {
@@ -71,6 +73,7 @@ def test_a_request_s_row() -> None:
         "engine": "n1",
         "failure": "timeout",
         "limit": "first_token",
+        "engine_status": None,
         "prefill_s": 0.2,
         "handoff_age_s": 0.21,
         "first_token_s": None,
@@ -197,3 +200,16 @@ def test_a_change_of_an_engine_s_state_is_a_row_of_its_own() -> None:
             "reason": "3 failures in a row: stream",
         }
     ]
+
+
+def test_a_change_of_the_router_is_a_row_of_its_own() -> None:
+    telemetry = make_telemetry()
+    telemetry.router_changed(Change.DEGRADED, ts=1_700_000_002.5, reason="5 passes failed")
+    make_telemetry(journaled=False).router_changed(Change.DRAINING, ts=1.0)
+    (row,) = telemetry.journal.drain(9)
+    assert json.loads(encode([row])) == {
+        "event": "router",
+        "ts": 1_700_000_002.5,
+        "change": "degraded",
+        "reason": "5 passes failed",
+    }

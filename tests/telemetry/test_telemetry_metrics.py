@@ -19,7 +19,7 @@ from telemetry_samples import (
     values_of,
 )
 
-from narwhal.model import Phase, Route
+from narwhal.model import Phase, Route, TtftScope
 from narwhal.telemetry import CONTENT_TYPE, RequestRow
 from narwhal.telemetry.catalogue import CATALOGUE
 from narwhal.telemetry.cells import HistogramCell
@@ -27,7 +27,7 @@ from narwhal.telemetry.kinds import Endpoint
 from narwhal.telemetry.scrape import live_readings
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(rows(), max_size=5))
 def test_nothing_that_happens_adds_a_series(happened: list[RequestRow]) -> None:
     telemetry = make_telemetry()
@@ -137,3 +137,40 @@ def test_what_is_counted_with_every_evaluation_is_shown_but_not_kept() -> None:
     telemetry.decided(MOVE)
     assert value(scraped(telemetry), "role_gates_total", gate="none") == 1
     assert telemetry.counters().series == {"role_moves_total": {("n0", "decode"): 1.0}}
+
+
+def test_what_a_request_made_of_its_targets_is_counted() -> None:
+    telemetry = make_telemetry()
+    telemetry.request_ended(attrs.evolve(ROW, prefill_ttft_s=2.0, tpot_s=0.051))
+    telemetry.request_ended(attrs.evolve(ROW, prefill_ttft_s=2.01, tpot_s=None))
+    telemetry.request_ended(attrs.evolve(ROW, prefill_ttft_s=None, tpot_s=0.05))
+    samples = scraped(telemetry)
+    found = {
+        (target, result): value(samples, "target_results_total", target=target, result=result)
+        for target in ("ttft", "tpot")
+        for result in ("met", "missed")
+    }
+    assert set(found.values()) == {1.0}
+    assert value(samples, "target_seconds", target="ttft") == 2.0
+    assert value(samples, "target_seconds", target="tpot") == 0.05
+
+
+def test_the_ttft_that_is_compared_with_its_target_is_the_one_of_the_scope() -> None:
+    telemetry = make_telemetry(ttft_scope=TtftScope.FIRST_TOKEN)
+    telemetry.request_ended(attrs.evolve(ROW, prefill_ttft_s=1.0, first_token_ttft_s=2.5))
+    telemetry.request_ended(attrs.evolve(ROW, prefill_ttft_s=1.0, first_token_ttft_s=None))
+    samples = scraped(telemetry)
+    assert value(samples, "target_results_total", target="ttft", result="missed") == 1
+    assert value(samples, "target_results_total", target="ttft", result="met") == 0
+
+
+def test_waits_for_seats_are_told_apart_by_their_phase() -> None:
+    telemetry = make_telemetry()
+    telemetry.waited_for_seat(Phase.PREFILL, 0.5)
+    telemetry.waited_for_seat(Phase.PREFILL, 0.25)
+    telemetry.waited_for_seat(Phase.DECODE, 3.0)
+    samples = scraped(telemetry)
+    assert value(samples, "seat_wait_seconds_count", phase="prefill") == 2
+    assert value(samples, "seat_wait_seconds_sum", phase="prefill") == 0.75
+    assert value(samples, "seat_wait_seconds_bucket", phase="decode", le="2.0") == 0
+    assert value(samples, "seat_wait_seconds_sum", phase="decode") == 3.0

@@ -18,6 +18,8 @@ TOTALS = Totals(
     limits_fired={Limit.CONNECT: 2},
     attempts=6,
     retries=1,
+    prompt_tokens=700,
+    completion_tokens=80,
     kv_released=4,
     kv_orphaned=2,
     journal_dropped=7,
@@ -36,7 +38,13 @@ TOTALS = Totals(
 
 def document() -> dict[str, Any]:
     built = state_document(
-        version="9.9", model="tiny", uptime_s=12.34567, live=LIVE, totals=TOTALS, recent=[ROW]
+        version="9.9",
+        model="tiny",
+        slo={"ttft_s": 2.0},
+        uptime_s=12.34567,
+        live=LIVE,
+        totals=TOTALS,
+        recent=[ROW],
     )
     decoded = msgspec.json.decode(encode_state(built))
     assert isinstance(decoded, dict)
@@ -65,6 +73,8 @@ def test_the_document_says_what_the_values_say() -> None:
     assert shown["attempts"] == {"total": 6, "retries": 1, "retry_credits": 9.5}
     assert shown["kv"] == {"released": 4, "orphaned": 2, "orphan_tokens": 1024}
     assert shown["journal"] == {"dropped": 7}
+    assert shown["tokens"] == {"prompt": 700, "completion": 80}
+    assert shown["slo"] == {"ttft_s": 2.0}
 
 
 def test_an_engine_is_shown_with_all_that_is_known_of_it() -> None:
@@ -104,6 +114,16 @@ def test_recent_outcomes_are_newest_first_and_bounded() -> None:
     assert recent[0]["request_id"] == f"r-{RECENT_OUTCOMES + 4}"
     assert recent[0]["attempts"] == 2
     assert recent[0]["request_s"] == 4.0
+    assert (recent[0]["prefill"], recent[0]["decode"]) == ("n1", "n0")
+    assert (recent[0]["queue_s"], recent[0]["first_token_ttft_s"]) == (0.25, 3.05)
+    assert (recent[0]["prefill_ttft_s"], recent[0]["tpot_s"]) == (3.0, 0.02)
+
+
+def test_what_never_reached_an_engine_is_recent_too() -> None:
+    telemetry = make_telemetry()
+    telemetry.request_ended(attrs.evolve(ROW, attempts=(), spent={}, tpot_s=None))
+    (outcome,) = msgspec.json.decode(telemetry.state(101.0))["recent"]
+    assert [outcome[name] for name in ("prefill", "decode", "queue_s", "tpot_s")] == [None] * 4
 
 
 def test_it_is_written_for_people_too() -> None:

@@ -11,6 +11,7 @@ from narwhal.app.inbox import Inbox
 from narwhal.app.reply import AsgiReply
 from narwhal.model import BodyTooLarge, InvalidRequest
 from narwhal.wire import openai
+from narwhal.wire.trace_context import PARENT, read_context
 
 if TYPE_CHECKING:
     from narwhal.app.types import Receive, Scope, Send
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 # A client's id is echoed and journaled, so it has to be harmless in a header and in a log.
 _CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-# W3C trace context, version 00; anything else is not passed on.
-_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _CONTENT_TYPES = (b"application/json", b"text/json")
 
 
@@ -41,7 +40,8 @@ class CompletionHandler:
             route,
             arrival=arrival,
             client_id=client_id,
-            traceparent=_matching(_TRACEPARENT, headers.get(b"traceparent")),
+            context=read_context(scope["headers"]) if PARENT in headers else None,
+            http=True,
         )
         shown = (client_id or life.request_id).encode("ascii")
         reply = AsgiReply(scope, send, headers=[(b"x-request-id", shown)], on_gone=life.client_gone)
@@ -93,7 +93,7 @@ class CompletionHandler:
 _MOST_DIGITS = 19
 
 _WANTED = frozenset(
-    {b"x-request-id", b"traceparent", b"content-length", b"content-type", b"content-encoding"}
+    {b"x-request-id", PARENT, b"content-length", b"content-type", b"content-encoding"}
 )
 
 

@@ -62,6 +62,11 @@ class LifecycleRoutes:
             f"{PATH}/readmit": self._readmit,
         }
 
+    @property
+    def routes(self) -> dict[str, str]:
+        """The paths, with the method of each."""
+        return {PATH: "GET"} | dict.fromkeys(self._orders, "POST")
+
     def serves(self, path: str) -> bool:
         """Whether the path is one of these."""
         return path == PATH or path in self._orders

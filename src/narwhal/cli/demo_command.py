@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 import trio
 
-from narwhal.app import open_router
+from narwhal.app import data_server, open_router
 from narwhal.cli.demo_load import DemoLoad
 from narwhal.cli.running import listen, set_up_logging, until_signalled
 from narwhal.config import FleetConfig, parse_fleet
 from narwhal.emulator import EmulatedFleet, EngineSettings
-from narwhal.net import Server, open_listeners
+from narwhal.net import open_listeners
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +113,7 @@ async def _route(
 ) -> None:
     address, port = listeners[0].address
     async with open_router(config) as router:
-        server = Server(router.app)
+        server = data_server(router)
 
         async def drain() -> None:
             await router.drain(GRACE_S)
@@ -136,4 +136,4 @@ def _greet(config: FleetConfig, url: str) -> None:
     click.echo(f"narwhal-trio: {len(config.engines)} emulated engines behind {url}; try\n")
     click.echo(f"  curl -N {url}/v1/chat/completions -H 'content-type: application/json' \\")
     click.echo(f"    -d '{body}'\n")
-    click.echo(f"State: {url}/narwhal/state  Metrics: {url}/metrics  End with Ctrl-C.")
+    click.echo(f"Status: {url}/narwhal/ui  Metrics: {url}/metrics  End with Ctrl-C.")

@@ -6,13 +6,13 @@ import http.client
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
 
 from narwhal.cli.running import fail
 
 if TYPE_CHECKING:
     import click
+
+    from narwhal.cli.reach import Reach
 
 PATH = "/narwhal/lifecycle"
 # A readmission waits for an engine at most a dozen times, each bounded by the fleet file; the
@@ -20,15 +20,15 @@ PATH = "/narwhal/lifecycle"
 _PATIENCE_S = 300.0
 
 
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
+
+
 class Caller:
     """Asks one router. What goes wrong is raised as an exit with 1, after one clear line."""
 
-    def __init__(self, url: str) -> None:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise fail(f"--url {url}: give the router's address, such as http://127.0.0.1:8000")
-        self._url = url.rstrip("/")
-        # The router is a machine of one's own: no proxy that is set for the world is asked.
-        self._opener = build_opener(ProxyHandler({}))
+    def __init__(self, reach: Reach) -> None:
+        self._asker = reach.asker()
+        self._url = self._asker.url
 
     def engines(self) -> list[dict[str, Any]]:
         """Every engine, as `GET /narwhal/lifecycle` has it."""
@@ -48,15 +48,15 @@ class Caller:
         self, path: str, order: dict[str, object] | None = None
     ) -> tuple[int, dict[str, Any]]:
         data = None if order is None else json.dumps(order).encode()
-        request = Request(  # noqa: S310 - the scheme was checked
-            self._url + path, data=data, headers={"content-type": "application/json"}
-        )
         try:
-            with self._opener.open(request, timeout=_PATIENCE_S) as answer:
+            with self._asker.open(path, data, timeout=_PATIENCE_S) as answer:
                 return answer.status, _object(answer.read())
         except HTTPError as error:
             with error:
-                return error.code, _object(error.read())
+                status, body = error.code, _object(error.read())
+            if status in (_UNAUTHORIZED, _FORBIDDEN):
+                raise self._denied(body) from None
+            return status, body
         except (URLError, OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
 
@@ -66,6 +66,14 @@ class Caller:
         return fail(
             f"no router at {self._url}: {text}; say where it is with --url, or start it with "
             "`narwhal-trio serve`"
+        )
+
+    def _denied(self, body: dict[str, Any]) -> click.exceptions.Exit:
+        error = body.get("error")
+        said = str(error.get("message", "")) if isinstance(error, dict) else ""
+        return fail(
+            f"{self._url} lets nobody in without the right token: name the environment variable "
+            f"that holds it with --token-env. {said}".rstrip()
         )
 
     def _stranger(self, status: int) -> click.exceptions.Exit:

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from narwhal.cli.engines_call import Caller
+from narwhal.cli.reach import reach_options
 from narwhal.cli.running import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from narwhal.cli.reach import Reach
 
 # Often enough for a person or a script that waits; a router answers in a millisecond.
 _LOOK_AGAIN_S = 0.5
@@ -28,9 +31,6 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.argument("iids", metavar="[IID]...", nargs=-1),
         click.option(
-            "--url", default="http://127.0.0.1:8000", show_default=True, help="The router."
-        ),
-        click.option(
             "--format",
             "form",
             type=click.Choice(["text", "json"]),
@@ -40,14 +40,14 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
         ),
     ):
         command = option(command)
-    return command
+    return reach_options(command)
 
 
 @engines_group.command("list")
 @_common
-def list_engines(iids: tuple[str, ...], url: str, form: str) -> None:
+def list_engines(*, iids: tuple[str, ...], reach: Reach, form: str) -> None:
     """Show the engines: whether they are in service, what runs on them, how far a drain is."""
-    _show(_chosen(Caller(url).engines(), iids), form)
+    _show(_chosen(Caller(reach).engines(), iids), form)
 
 
 @engines_group.command("drain")
@@ -64,7 +64,7 @@ def list_engines(iids: tuple[str, ...], url: str, form: str) -> None:
 def drain(
     *,
     iids: tuple[str, ...],
-    url: str,
+    reach: Reach,
     form: str,
     every: bool,
     deadline: float | None,
@@ -76,7 +76,7 @@ def drain(
     """
     if bool(iids) is every:
         raise fail("name the engines to drain, or drain all of them with --all")
-    caller = Caller(url)
+    caller = Caller(reach)
     wanted = [each["iid"] for each in _chosen(caller.engines(), iids)]
     for order in [{}] if every else [{"engine": iid} for iid in wanted]:
         body: dict[str, object] = dict(order)
@@ -98,14 +98,14 @@ def drain(
 @engines_group.command("readmit")
 @_common
 @click.option("--same-process", is_flag=True, help="Even if the engine was not restarted.")
-def readmit(*, iids: tuple[str, ...], url: str, form: str, same_process: bool) -> None:
+def readmit(*, iids: tuple[str, ...], reach: Reach, form: str, same_process: bool) -> None:
     """Check engines, one after the other, and put those that pass into service.
 
     The first that fails ends it: what went wrong with one may go wrong with all.
     """
     if not iids:
         raise fail("name the engines to readmit")
-    caller = Caller(url)
+    caller = Caller(reach)
     _chosen(caller.engines(), iids)
     for iid in iids:
         status, answer = caller.order("readmit", engine=iid, same_process=same_process)

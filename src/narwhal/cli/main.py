@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import click
 
+from narwhal.cli.check_command import check
+from narwhal.cli.completion_command import completion
 from narwhal.cli.config_commands import config_group
 from narwhal.cli.demo_command import demo
 from narwhal.cli.emulate_command import emulate
 from narwhal.cli.engines_command import engines_group
 from narwhal.cli.profile_command import profile
+from narwhal.cli.report_command import report
 from narwhal.cli.serve_command import serve
 from narwhal.cli.simulate_command import simulate_group
+from narwhal.cli.top_command import top
 from narwhal.model.version import __version__
 
+# Any option can come from the environment, as containers have it: NARWHAL_TRIO_SERVE_PORT=8000.
+_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "NARWHAL_TRIO"}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="narwhal-trio")
 def main() -> None:
     """Route LLM requests over engines that split prefill from decode."""
@@ -23,7 +30,11 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(demo)
 main.add_command(emulate)
+main.add_command(check)
+main.add_command(top)
+main.add_command(report)
 main.add_command(profile)
 main.add_command(engines_group)
 main.add_command(config_group)
 main.add_command(simulate_group)
+main.add_command(completion)

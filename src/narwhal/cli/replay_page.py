@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from narwhal.cli.chart import svg_chart, xml_text
+from narwhal.cli.page import described, page, plain_table
 from narwhal.cli.replay_plots import fleet_panels, overlay, request_panels
 from narwhal.cli.replay_report import LEFT, about_of, head_of, is_split, row_of, verdicts_of
 
@@ -16,53 +17,20 @@ if TYPE_CHECKING:
     from narwhal.simulate.replay.results import Move, Result
 
 _MOST_MOVES = 500
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font-family: Helvetica, Arial, sans-serif; line-height: 1.45; margin: 0 auto;
-  max-width: 1220px; padding: 1.5rem; color: #222222; background: #fafafa; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid #cccccc;
-  white-space: nowrap; }
-th.text, td.text { text-align: left; }
-dl { display: grid; grid-template-columns: max-content auto; gap: 0.2rem 1rem; }
-dt { font-weight: bold; } dd { margin: 0; }
-svg { background: #ffffff; border-radius: 6px; height: auto; max-width: 100%; }
-summary { cursor: pointer; margin: 0.7rem 0; }
-@media (prefers-color-scheme: dark) {
-  body { color: #e4e4e4; background: #1b1b1d; } th, td { border-color: #4a4a4e; }
-  a { color: #8ab4f8; }
-}
-"""
 
 
 def as_page(report: Report) -> str:
     """The page: what was replayed, the table, all arms over time, and a section for each."""
     title = "Replay: " + ", ".join(report.plan.workload.traces)
     lines = [
-        "<!DOCTYPE html>",
-        '<html lang="en">',
-        '<head><meta charset="utf-8"/>',
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
-        f"<title>{xml_text(title)}</title>",
-        f"<style>{_STYLE}</style></head>",
-        f"<body><h1>{xml_text(title)}</h1>",
-        *_about(report),
+        *described(about_of(report.plan)),
         *_table(report),
         *(f"<p>{xml_text(text)}</p>" for text in verdicts_of(report.figures)),
         *_overlay(report),
     ]
     for place, figures in enumerate(report.figures):
         lines += _arm(place, figures, report)
-    return "\n".join([*lines, "</body>", "</html>", ""])
-
-
-def _about(report: Report) -> Iterator[str]:
-    yield "<dl>"
-    for name, text in about_of(report.plan):
-        yield f"<dt>{xml_text(name)}</dt><dd>{xml_text(text)}</dd>"
-    yield "</dl>"
+    return page(title, lines)
 
 
 def _table(report: Report) -> Iterator[str]:
@@ -106,7 +74,7 @@ def _arm(place: int, figures: Figures, report: Report) -> Iterator[str]:
     if figures.decisions:
         yield "<details><summary>Passes of the controller, by rule and gate</summary>"
         rows = [(name, str(count)) for name, count in figures.decisions.items()]
-        yield from _plain(("rule/gate", "passes"), rows)
+        yield from plain_table(("rule/gate", "passes"), rows)
         yield "</details>"
     if result.moves:
         yield f"<details><summary>Moves: {len(result.moves)}</summary>"
@@ -121,15 +89,6 @@ def _of_seed(report: Report, result: Result) -> str:
 
 def _moves(moves: Sequence[Move]) -> Iterator[str]:
     rows = [(f"{move.at:.1f} s", move.iid, move.to, move.rule) for move in moves[:_MOST_MOVES]]
-    yield from _plain(("at", "engine", "to", "rule"), rows)
+    yield from plain_table(("at", "engine", "to", "rule"), rows)
     if len(moves) > _MOST_MOVES:
         yield f"<p>The first {_MOST_MOVES} of them; --out has them all.</p>"
-
-
-def _plain(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "<table><thead><tr>"
-    yield "".join(f"<th>{xml_text(name)}</th>" for name in head)
-    yield "</tr></thead><tbody>"
-    for row in rows:
-        yield "<tr>" + "".join(f"<td>{xml_text(cell)}</td>" for cell in row) + "</tr>"
-    yield "</tbody></table>"

@@ -39,15 +39,23 @@ def set_up_logging(level: str) -> None:
     )
 
 
-async def listen(host: str, port: int) -> Sequence[Listener]:
+async def listen(host: str, port: int, *, advice: str = "--host or --port") -> Sequence[Listener]:
     """Open the listeners; a port that cannot be had is one clear line and exit code 1."""
     try:
         return await open_listeners(host, port)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise fail(
-            f"cannot listen on {host}:{port}: {reason}; choose another --host or --port"
-        ) from error
+        raise fail(f"cannot listen on {host}:{port}: {reason}; choose another {advice}") from error
+
+
+async def at_hangup(
+    act: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Call `act` at every SIGHUP until cancelled; the process outlives its terminal meanwhile."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            act()
 
 
 async def until_signalled(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,23 +14,24 @@ import click
 import trio
 
 from narwhal.app import open_router
-from narwhal.cli.running import fail, fail_config, listen, set_up_logging, until_signalled
+from narwhal.cli.doors import Doors, open_doors
+from narwhal.cli.running import at_hangup, fail, fail_config, set_up_logging, until_signalled
+from narwhal.cli.service_manager import ServiceManager
 from narwhal.config import load_fleet
+from narwhal.config.binds import BadBind, split_bind
 from narwhal.config.files import base_name
 from narwhal.fleet import EngineState
 from narwhal.model import ConfigError
 from narwhal.monitor import StateFile, check_fits, load_state, standing, with_roles
 from narwhal.monitor.resume import REMEDY
-from narwhal.net import Server
 from narwhal.profiles import check_limits, load_store
 from narwhal.telemetry import JournalFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from narwhal.config import FleetConfig
     from narwhal.monitor import SavedState
-    from narwhal.net import Listener
     from narwhal.profiles import Profile
 
 # Pages that are being written when the last request has ended: they take microseconds.
@@ -45,6 +47,11 @@ _LAST_PAGES_S = 0.1
     show_default=True,
     type=click.IntRange(0, 65535),
     help="Port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--control-bind",
+    metavar="HOST:PORT",
+    help="Serve control routes on a listener of their own; overrides control.bind.",
 )
 @click.option("--journal", type=click.Path(), help="Append a JSON line for each request here.")
 @click.option(
@@ -69,6 +76,7 @@ def serve(
     fleet: str,
     host: str,
     port: int,
+    control_bind: str | None,
     journal: str | None,
     max_concurrent: int | None,
     graceful_timeout: float | None,
@@ -78,7 +86,8 @@ def serve(
     """Serve a fleet until SIGTERM or SIGINT.
 
     The first signal drains: /ready answers 503, new and queued requests are turned away, and
-    streams have the graceful timeout to finish. A second signal ends at once.
+    streams have the graceful timeout to finish. A second signal ends at once. SIGHUP has the
+    journal go on in a new file, for whoever renamed the old one.
     """
     set_up_logging(log_level)
     try:
@@ -87,6 +96,7 @@ def serve(
             max_concurrent=max_concurrent,
             graceful_timeout=graceful_timeout,
             resume=resume,
+            control_bind=control_bind,
         )
         profiles = load_profiles(config)
         saved = load_saved(config) if config.recovery.resume else None
@@ -102,8 +112,10 @@ def serve(
             state_store=state_file,
             resume=saved,
         )
-        _calm_the_collector()
-        trio.run(_serve, config, host, port, router, saved)
+        doors = Doors.of(config, host, port)
+        calm_the_collector()
+        serving = partial(_serve, keeps_journal=journal_file is not None)
+        trio.run(serving, config, doors, router, saved)
     except ConfigError as error:
         raise fail_config(error) from error
 
@@ -114,6 +126,7 @@ def overridden(
     max_concurrent: int | None,
     graceful_timeout: float | None,
     resume: bool,
+    control_bind: str | None,
 ) -> FleetConfig:
     """Return the configuration with the command line's settings in place of the file's."""
     serving = config.serving
@@ -127,7 +140,14 @@ def overridden(
     if graceful_timeout is not None:
         serving = attrs.evolve(serving, graceful_timeout_s=graceful_timeout)
     recovery = attrs.evolve(config.recovery, resume=True) if resume else config.recovery
-    return attrs.evolve(config, serving=serving, recovery=recovery)
+    control = config.control
+    if control_bind is not None:
+        try:
+            split_bind(control_bind)
+        except BadBind as bad:
+            raise fail(f"--control-bind {bad}, not {control_bind}") from bad
+        control = attrs.evolve(control, bind=control_bind)
+    return attrs.evolve(config, serving=serving, recovery=recovery, control=control)
 
 
 def load_profiles(config: FleetConfig) -> Mapping[str, Profile] | None:
@@ -161,7 +181,7 @@ def load_saved(config: FleetConfig) -> SavedState | None:
     return saved
 
 
-def _calm_the_collector() -> None:
+def calm_the_collector() -> None:
     """Let the garbage collector look less often, and not at what is there for good.
 
     A request leaves no cycles behind (a test sees to that), so there is next to nothing for it
@@ -173,29 +193,42 @@ def _calm_the_collector() -> None:
 
 
 async def _serve(
-    config: FleetConfig, host: str, port: int, opened: open_router, saved: SavedState | None
+    config: FleetConfig,
+    doors: Doors,
+    opened: open_router,
+    saved: SavedState | None,
+    *,
+    keeps_journal: bool,
 ) -> None:
-    listeners = await listen(host, port)
+    opening = await open_doors(doors)
     async with opened as router:
-        server = Server(router.app)
+        router.telemetry.metrics.add_process()
+        servers = opening.servers(router)
+        manager = ServiceManager(os.environ)
 
         async def drain() -> None:
+            manager.stopping("draining")
             await router.drain(config.serving.graceful_timeout_s)
-            await server.drain(_LAST_PAGES_S)
+            async with trio.open_nursery() as drains:
+                for server, _ in servers:
+                    drains.start_soon(server.drain, _LAST_PAGES_S)
 
         async with trio.open_nursery() as nursery:
+            if keeps_journal:
+                await nursery.start(at_hangup, router.reopen_journal)
             await nursery.start(until_signalled, drain, nursery.cancel_scope)
-            await nursery.start(server.serve, listeners)
-            _greet(config, listeners, saved)
+            for server, listeners in servers:
+                await nursery.start(server.serve, listeners)
+            _greet(config, opening.urls, saved)
+            manager.ready(f"serving {config.model}")
+            await manager.keep_alive()
 
 
-def _greet(config: FleetConfig, listeners: Sequence[Listener], saved: SavedState | None) -> None:
-    address, port = listeners[0].address
-    shown = f"[{address}]" if ":" in address else address
-    click.echo(
-        f"narwhal-trio: serving {config.model} on http://{shown}:{port} "
-        f"with {len(config.engines)} engines"
-    )
+def _greet(config: FleetConfig, urls: tuple[str, str], saved: SavedState | None) -> None:
+    data, control = urls
+    click.echo(f"narwhal-trio: serving {config.model} on {data} with {len(config.engines)} engines")
+    if control != data:
+        click.echo(f"narwhal-trio: control routes are on {control}")
     if config.recovery.resume:
         for line in resumed_lines(config, saved):
             click.echo(f"narwhal-trio: {line}")

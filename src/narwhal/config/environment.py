@@ -1,4 +1,9 @@
-"""What a fleet file takes from the environment: whole addresses, and the engines' key."""
+"""What a fleet file takes from the environment: whole addresses, and every key and token.
+
+They are read when they are needed and are no part of a `FleetConfig`, so that printing one can
+never print a key. The loader looks at them as well, but a config may have been made in Python, or
+the environment have changed: so each function here may raise `ConfigError`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from narwhal.config.faults import Faults
+from narwhal.config.keys import HEADER_SAFE, split_keys
 from narwhal.model import ConfigError
 
 if TYPE_CHECKING:
@@ -15,8 +21,6 @@ if TYPE_CHECKING:
     from narwhal.config.texts import TextKind
 
 _WHOLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-# What an HTTP header takes as one token (RFC 9110, section 5.5), without blanks and tabs.
-_HEADER_SAFE = re.compile(r"[\x21-\x7e]+")
 
 
 def resolve(reference: str, kind: TextKind, environ: Mapping[str, str]) -> str:
@@ -38,11 +42,18 @@ def resolve(reference: str, kind: TextKind, environ: Mapping[str, str]) -> str:
     return value
 
 
-def variable_complaint(name: str, environ: Mapping[str, str]) -> str | None:
-    """What is wrong with the key that the environment variable `name` should hold."""
+def variable_complaint(
+    name: str, environ: Mapping[str, str], *, several: bool = False
+) -> str | None:
+    """What is wrong with the key, or the `several`, that the variable `name` should hold."""
     if missing := _absence(name, environ):
         return f"names the environment variable {name}, which {missing}"
-    if not _HEADER_SAFE.fullmatch(environ[name]):
+    if several:
+        try:
+            split_keys(environ[name])
+        except ValueError as wrong:
+            return f"names the environment variable {name}, which {wrong}"
+    elif not HEADER_SAFE.fullmatch(environ[name]):
         return (
             f"names the environment variable {name}, which holds blanks, line breaks or other "
             "characters that a key in an HTTP header cannot have"
@@ -51,17 +62,29 @@ def variable_complaint(name: str, environ: Mapping[str, str]) -> str | None:
 
 
 def engine_api_key(config: FleetConfig, environ: Mapping[str, str]) -> str | None:
-    """The key that `engine.engine_api_key_env` names, `None` if it names none.
+    """The key that `engine.engine_api_key_env` names, `None` if it names none."""
+    return _held("engine.engine_api_key_env", config.engine.engine_api_key_env, environ)
 
-    It is read when it is needed and is no part of a `FleetConfig`, so that printing one can
-    never print a key. Raises `ConfigError` if the variable does not hold one: the loader looks
-    at it as well, but a config may have been made in Python, or the environment have changed.
-    """
-    name = config.engine.engine_api_key_env
+
+def control_token(config: FleetConfig, environ: Mapping[str, str]) -> str | None:
+    """The token that `control.token_env` names, `None` if it names none."""
+    return _held("control.token_env", config.control.token_env, environ)
+
+
+def client_keys(config: FleetConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys that `serving.api_key_env` names; those of a file are not among them."""
+    name = config.serving.api_key_env
+    held = _held("serving.api_key_env", name, environ, several=True)
+    return () if held is None else split_keys(held)
+
+
+def _held(
+    field: str, name: str | None, environ: Mapping[str, str], *, several: bool = False
+) -> str | None:
     if name is None:
         return None
-    if complaint := variable_complaint(name, environ):
-        raise ConfigError([f"engine.engine_api_key_env {complaint}"])
+    if complaint := variable_complaint(name, environ, several=several):
+        raise ConfigError([f"{field} {complaint}"])
     return environ[name]
 
 

@@ -9,9 +9,11 @@ from narwhal.config import effective
 from narwhal.config.bounds import at_least
 from narwhal.config.control import Controller
 from narwhal.config.engine_settings import EngineSettings
+from narwhal.config.listeners import Control, Http
 from narwhal.config.recovery import Profiles, Recovery
 from narwhal.config.serving import Serving, Slo
 from narwhal.config.settings import about, checked
+from narwhal.config.telemetry import TelemetrySettings
 from narwhal.config.texts import EngineId, EngineUrl, Name, UrlWithPath
 from narwhal.config.urls import canonical_url, split_url
 from narwhal.model import Role
@@ -125,6 +127,11 @@ class FleetConfig:
         metadata=about("The targets of service.", example=Slo(ttft_s=2.0, tpot_s=0.05))
     )
     serving: Serving = attrs.field(factory=Serving, metadata=about("The life of a request."))
+    http: Http = attrs.field(factory=Http, metadata=about("What the listeners bear of one client."))
+    control: Control = attrs.field(
+        factory=Control,
+        metadata=about("Where the routes for operators are served, and to whom."),
+    )
     engine: EngineSettings = attrs.field(
         factory=EngineSettings, metadata=about("How the router talks to engines.")
     )
@@ -136,6 +143,10 @@ class FleetConfig:
     )
     profiles: Profiles = attrs.field(
         factory=Profiles, metadata=about("The measured speed of the engines.")
+    )
+    telemetry: TelemetrySettings = attrs.field(
+        factory=TelemetrySettings,
+        metadata=about("What the router tells other programs, unasked."),
     )
 
     @property

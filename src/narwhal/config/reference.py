@@ -46,8 +46,9 @@ $ narwhal-trio config example > fleet.json
   `fleet.json: serving.max_attempts must be between 1 and 3, not 7`.
 - An engine's address may be one whole `${NAME}`, which stands for the environment variable
   `NAME`. The variable must be set and not empty.
-- No secret stands in the file. The engines' key is in the environment variable that
-  `engine.engine_api_key_env` names, and no command prints it.
+- No secret stands in the file. Keys and tokens are in the environment variables that
+  `engine.engine_api_key_env`, `serving.api_key_env` and `control.token_env` name, and in the file
+  `serving.api_keys_file`; no command prints one. See [security](security.md).
 - Relative paths start from the router's working directory.
 
 ## What has no effect yet

@@ -136,6 +136,20 @@ def _correction(config: FleetConfig) -> str | None:
     return _at_least("controller.reactive.decode_correction_min", low, high)
 
 
+def _goes_with(field: str, *others: str) -> Rule:
+    """`field` means nothing without one of `others`; its own section has them all."""
+
+    def broken(config: FleetConfig) -> str | None:
+        section = getattr(config, field.partition(".")[0])
+        values = [getattr(section, name.partition(".")[2]) for name in (field, *others)]
+        if not values[0] or any(values[1:]):
+            return None
+        return f"needs {' or '.join(others)}"
+
+    names = " or ".join(f"`{other}`" for other in others)
+    return Rule(field=field, others=others, says=f"only with {names}.", broken=broken)
+
+
 def _at_least(other: str, bound: float, value: float) -> str:
     return f"must be at least {other} ({number(bound)}), not {number(value)}"
 
@@ -164,6 +178,10 @@ RULES: tuple[Rule, ...] = (
         says="at least `serving.retry_base_s`, whether or not retries are on.",
         broken=_retry_cap,
     ),
+    _goes_with("serving.metrics_need_key", "serving.api_key_env", "serving.api_keys_file"),
+    _goes_with("serving.tls_key_file", "serving.tls_cert_file"),
+    _goes_with("control.tls_key_file", "control.tls_cert_file"),
+    _goes_with("control.tls_client_ca_file", "control.tls_cert_file"),
     Rule(
         field="controller.thresholds.shrink",
         others=("controller.thresholds.expand",),

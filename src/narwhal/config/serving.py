@@ -9,6 +9,7 @@ import attrs
 
 from narwhal.config.bounds import FRACTION, NOT_NEGATIVE, POSITIVE, at_least, between
 from narwhal.config.settings import about, checked
+from narwhal.config.texts import FilePath, KeysVariableName
 from narwhal.model import StreamCommit, TtftScope
 
 
@@ -197,6 +198,50 @@ class Serving:
             "How long running requests may go on after the router was told to stop; `0` cuts "
             "them at once.",
             unit="s",
+            bounds=NOT_NEGATIVE,
+        ),
+    )
+    api_key_env: KeysVariableName | None = attrs.field(
+        default=None,
+        metadata=about(
+            "Environment variable that holds the keys of clients; one of them must then come as "
+            "`authorization: Bearer KEY` with every request on the data listener, but for "
+            "`/health`, `/ready` and `/metrics`."
+        ),
+    )
+    api_keys_file: FilePath | None = attrs.field(
+        default=None,
+        metadata=about(
+            "File with further keys of clients, a line each; it is looked at every few seconds, "
+            "so keys come and go without a restart."
+        ),
+    )
+    metrics_need_key: bool = attrs.field(
+        default=False,
+        metadata=about(
+            "Whether `/metrics` on the data listener asks for one of these keys as well."
+        ),
+    )
+    tls_cert_file: FilePath | None = attrs.field(
+        default=None,
+        metadata=about(
+            "Certificate chain (PEM) of the data listener, which then speaks TLS; read when the "
+            "router starts."
+        ),
+    )
+    tls_key_file: FilePath | None = attrs.field(
+        default=None,
+        metadata=about(
+            "Private key (PEM, not encrypted) of that certificate; `null` looks for it in the "
+            "certificate's file."
+        ),
+    )
+    max_client_connections: int = attrs.field(
+        default=4096,
+        metadata=about(
+            "Connections that the data listener has open at a time; above it new ones wait in "
+            "the backlog. `0` sets no limit.",
+            unit="connections",
             bounds=NOT_NEGATIVE,
         ),
     )

@@ -113,7 +113,7 @@ def _read_text(value: object, kind: Any, environ: Mapping[str, str]) -> str:
         return resolve(value, text, environ)
     complaint = type_complaint(kind, value)
     if complaint is None and text.names_variable:
-        complaint = variable_complaint(str(value), environ)
+        complaint = variable_complaint(str(value), environ, several=text.several)
     if complaint:
         raise Faults.one(complaint)
     return str(value)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import attrs
 
+from narwhal.config.binds import BadBind, split_bind
 from narwhal.config.urls import BadUrl, split_url
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class TextKind:
     """Whether a file may write `${NAME}` for it."""
     names_variable: bool = False
     """Whether it names an environment variable that must exist when a file is loaded."""
+    several: bool = False
+    """Whether that variable may hold several keys."""
 
 
 def _name_complaint(text: str) -> str | None:
@@ -76,6 +79,23 @@ def _url_with_path_complaint(text: str) -> str | None:
     return None
 
 
+def _bind_complaint(text: str) -> str | None:
+    try:
+        split_bind(text)
+    except BadBind as bad:
+        return str(bad)
+    return None
+
+
+def _collector_complaint(text: str) -> str | None:
+    if "@" in text:
+        return (
+            "must not carry a user name or password (OTEL_EXPORTER_OTLP_HEADERS in the router's "
+            "environment has the headers)"
+        )
+    return _url_with_path_complaint(text)
+
+
 def _variable_complaint(text: str) -> str | None:
     if _VARIABLE.fullmatch(text):
         return None
@@ -113,6 +133,15 @@ UrlWithPath = Annotated[
         from_environ=True,
     ),
 ]
+CollectorUrl = Annotated[
+    str,
+    TextKind(
+        name="URL",
+        form="`http` or `https`, host, optional port and path; or one whole `${NAME}`",
+        complaint=_collector_complaint,
+        from_environ=True,
+    ),
+]
 VariableName = Annotated[
     str,
     TextKind(
@@ -121,4 +150,18 @@ VariableName = Annotated[
         complaint=_variable_complaint,
         names_variable=True,
     ),
+]
+KeysVariableName = Annotated[
+    str,
+    TextKind(
+        name="name of an environment variable",
+        form="must hold a key, or several with commas or line breaks in between, when the file is "
+        "loaded",
+        complaint=_variable_complaint,
+        names_variable=True,
+        several=True,
+    ),
+]
+Bind = Annotated[
+    str, TextKind(name="address", form="`HOST:PORT`; `[::1]:9000`", complaint=_bind_complaint)
 ]

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# What use is a share of where there is no capacity: whoever watches sees it rise and fall.
+_MANY_BLOCKS = 1 << 20
+
 
 class BlockPool:
     """Blocks of `block_size` tokens; at most `capacity_tokens` of them, or any number.
@@ -30,8 +33,8 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """The share of the cache in use, 0 to 1; always 0 without a capacity."""
-        return 0.0 if self.capacity is None else self.used / self.capacity
+        """The share of the cache in use, 0 to 1; without a capacity, of a very large one."""
+        return min(1.0, self.used / (self.capacity or _MANY_BLOCKS))
 
     def needed(self, tokens: int) -> int:
         """Blocks that `tokens` tokens take."""

@@ -11,7 +11,7 @@ import trio
 
 from narwhal.engine.answers import OK, raise_for_status
 from narwhal.engine.decode import DecodeLeg
-from narwhal.engine.gauges import read_gauges, read_process
+from narwhal.engine.gauges import read_gauges, read_kv_counters, read_process
 from narwhal.model import EngineProtocolError, EngineStatus, NarwhalError, Route
 from narwhal.net import ConnectionPool, PooledTransport
 from narwhal.wire import vllm
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from narwhal.config import EngineSpec
-    from narwhal.engine.gauges import Gauges, Process
+    from narwhal.engine.gauges import Gauges, KvCounters, Process
     from narwhal.net import Exchange
+    from narwhal.wire.trace_context import TraceContext
 
 PATHS = {Route.COMPLETIONS: b"/v1/completions", Route.CHAT: b"/v1/chat/completions"}
 
@@ -32,7 +33,8 @@ class Correlation:
 
     request_id: str
     """The backend id of this leg: fresh for every attempt, never the client's."""
-    traceparent: str | None = None
+    context: TraceContext | None = None
+    """The trace that it is part of."""
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -110,8 +112,8 @@ class EngineClient:
         extra = b""
         if correlation is not None:
             extra = b"x-request-id: %b\r\n" % correlation.request_id.encode("ascii")
-            if correlation.traceparent is not None:
-                extra += b"traceparent: %b\r\n" % correlation.traceparent.encode("ascii")
+            if correlation.context is not None:
+                extra += correlation.context.head
         return b"%b%bcontent-length: %d\r\n\r\n%b" % (self._heads[path], extra, len(body), body)
 
     async def tokenize(self, body: bytes) -> int:
@@ -220,8 +222,12 @@ class EngineClient:
 
     async def health(self) -> bool:
         """Whether `/health` answers 200."""
+        return await self.health_status() == OK
+
+    async def health_status(self) -> int:
+        """The status that `/health` answers."""
         status, _ = await self._get("/health")
-        return status == OK
+        return status
 
     async def version(self) -> str:
         """The engine's version, from `/version`."""
@@ -238,6 +244,10 @@ class EngineClient:
     async def gauges(self) -> Gauges:
         """What `/metrics` says of the engine's work, memory and process, all in one reading."""
         return read_gauges(await self._get_ok("/metrics"))
+
+    async def kv_counters(self) -> KvCounters:
+        """What `/metrics` says of KV cache that was handed over."""
+        return read_kv_counters(await self._get_ok("/metrics"))
 
     async def models(self) -> bytes:
         """The body of `/v1/models`."""

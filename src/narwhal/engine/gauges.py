@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from narwhal.model import EngineProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from prometheus_client.samples import Sample
 
@@ -23,7 +23,13 @@ _PROCESS_START = re.compile(
 )
 _CACHE_LINE = re.compile(rb"^vllm:cache_config_info\{(.*)\} [0-9.eE+]+", re.MULTILINE)
 _LABEL = re.compile(rb'(\w+)="([^"\\]*)"')
-_WANTED = frozenset({_RUNNING, _WAITING, _PROMPT_TOKENS})
+_KV_USAGE = "vllm:kv_cache_usage_perc"
+_TRANSFERS = "vllm:nixl_bytes_transferred_count"
+_TRANSFERRED_BYTES = "vllm:nixl_bytes_transferred_sum"
+_BY_SOURCE = "vllm:prompt_tokens_by_source_total"
+_EXTERNAL = "external_kv_transfer"
+_FAILED = "vllm:nixl_num_failed_transfers_total"
+_EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
 
 
 @attrs.frozen(kw_only=True)
@@ -40,6 +46,26 @@ class Gauges:
     """KV tokens that its memory holds."""
     process_start_s: float | None
     """When its process started, Unix time."""
+
+
+@attrs.frozen(kw_only=True)
+class KvCounters:
+    """One reading of what became of KV cache; over ranks, the sum. None: it does not say.
+
+    By these counters an engine itself shows that KV came from another one: an answer alone does
+    not, as a decoder without it may have computed the prompt.
+    """
+
+    usage: float | None
+    """Share of its KV memory that requests and handoffs hold, 0 to 1; of ranks, the greatest."""
+    transfers: int | None
+    """Transfers from other engines."""
+    transferred_bytes: int | None
+    external_tokens: int | None
+    """Prompt tokens whose KV came from another engine."""
+    failed_transfers: int | None
+    expired: int | None
+    """Handoffs of its own that nobody pulled before their lease ended."""
 
 
 @attrs.frozen(kw_only=True)
@@ -85,8 +111,7 @@ def read_process(page: bytes) -> Process:
 def read_gauges(page: bytes) -> Gauges:
     """Read a page in the Prometheus text format; `EngineProtocolError` if it is none."""
     try:
-        families = text_string_to_metric_families(page.decode())
-        samples = [each for family in families for each in family.samples if each.name in _WANTED]
+        samples = _samples(page)
         process = read_process(page)
         return Gauges(
             running=_count(samples, _RUNNING),
@@ -95,10 +120,48 @@ def read_gauges(page: bytes) -> Gauges:
             kv_capacity_tokens=process.kv_capacity_tokens,
             process_start_s=process.start_s,
         )
-    except (ValueError, KeyError, IndexError, OverflowError) as error:
-        raise EngineProtocolError(f"/metrics is not in the Prometheus format: {error}") from None
+    except _UNREADABLE as error:
+        raise _no_page(error) from None
 
 
-def _count(samples: Iterable[Sample], name: str) -> int | None:
-    values = [int(each.value) for each in samples if each.name == name]
+def read_kv_counters(page: bytes) -> KvCounters:
+    """The same for KV cache; `EngineProtocolError` if the page is none."""
+    try:
+        samples = _samples(page)
+        usage = [each.value for each in samples.get(_KV_USAGE, ())]
+        return KvCounters(
+            usage=max(usage, default=None),
+            transfers=_count(samples, _TRANSFERS),
+            transferred_bytes=_count(samples, _TRANSFERRED_BYTES),
+            external_tokens=_count(samples, _BY_SOURCE, source=_EXTERNAL),
+            failed_transfers=_count(samples, _FAILED),
+            expired=_count(samples, _EXPIRED),
+        )
+    except _UNREADABLE as error:
+        raise _no_page(error) from None
+
+
+_UNREADABLE = (ValueError, KeyError, IndexError, OverflowError)
+"""What the parser raises for text that is not in the format, and numbers that are none."""
+
+
+def _no_page(error: Exception) -> EngineProtocolError:
+    return EngineProtocolError(f"/metrics is not in the Prometheus format: {error}")
+
+
+def _samples(page: bytes) -> dict[str, list[Sample]]:
+    """All samples of the page, by name."""
+    found: dict[str, list[Sample]] = {}
+    for family in text_string_to_metric_families(page.decode()):
+        for each in family.samples:
+            found.setdefault(each.name, []).append(each)
+    return found
+
+
+def _count(samples: Mapping[str, list[Sample]], name: str, **labels: str) -> int | None:
+    values = [
+        int(each.value)
+        for each in samples.get(name, ())
+        if all(each.labels.get(label) == value for label, value in labels.items())
+    ]
     return sum(values) if values else None

@@ -4,6 +4,7 @@ The ground floor: it imports nothing of narwhal and does no I/O.
 """
 
 from narwhal.model.enums import (
+    ClientLimit,
     Dialect,
     FailureClass,
     Fault,
@@ -41,6 +42,7 @@ from narwhal.model.spent import Stopwatch
 __all__ = [
     "BodyTooLarge",
     "ClientError",
+    "ClientLimit",
     "ConfigError",
     "ConnectFailed",
     "Dialect",

@@ -77,6 +77,25 @@ class Limit(StrEnum):
     """Shutdown: what was still running at the end of `serving.graceful_timeout_s`."""
 
 
+class ClientLimit(StrEnum):
+    """What a listener bears of one client, before an application hears of a request."""
+
+    HEADER_TIME = "header_time"
+    """`http.header_timeout_s`."""
+    HEADER_BYTES = "header_bytes"
+    """`http.max_header_bytes`."""
+    HEADER_LINES = "header_lines"
+    """`http.max_headers`."""
+    URI_BYTES = "uri_bytes"
+    """`http.max_uri_bytes`."""
+    BODY_RATE = "body_rate"
+    """`http.min_body_bytes_per_s`, past `http.body_grace_s`."""
+    PIPELINED = "pipelined"
+    """Bytes of later requests sent ahead."""
+    CONNECTIONS = "connections"
+    """`serving.max_client_connections`: a time in which new connections had to wait."""
+
+
 class Terminal(StrEnum):
     """How an original request ended. Each request reaches exactly one."""
 

@@ -12,27 +12,33 @@ class Stopwatch:
     nothing is counted twice and no gap stays uncounted, however often it goes back and forth.
     """
 
-    __slots__ = ("_phase", "_since", "_spent", "arrival")
+    __slots__ = ("_marks", "arrival")
 
     def __init__(self, arrival: float) -> None:
         self.arrival = arrival
-        self._phase = Phase.INGRESS
-        self._since = arrival
-        self._spent: dict[Phase, float] = {}
+        # As many as a request enters phases: bounded by its attempts.
+        self._marks = [(Phase.INGRESS, arrival)]
 
     @property
     def phase(self) -> Phase:
         """The phase the request is in."""
-        return self._phase
+        return self._marks[-1][0]
+
+    @property
+    def marks(self) -> tuple[tuple[Phase, float], ...]:
+        """Each phase with the moment it was entered at, in order."""
+        return tuple(self._marks)
 
     def enter(self, phase: Phase, now: float) -> None:
         """Close the present phase at `now` and open `phase`; the same one may be re-entered."""
-        self._spent[self._phase] = self._spent.get(self._phase, 0.0) + (now - self._since)
-        self._phase = phase
-        self._since = now
+        self._marks.append((phase, now))
 
     def spent(self, now: float) -> dict[Phase, float]:
         """Seconds by phase up to `now`; only phases that were entered appear."""
-        spent = dict(self._spent)
-        spent[self._phase] = spent.get(self._phase, 0.0) + (now - self._since)
+        spent: dict[Phase, float] = {}
+        phase, since = self._marks[0]
+        for entered, at in self._marks[1:]:
+            spent[phase] = spent.get(phase, 0.0) + (at - since)
+            phase, since = entered, at
+        spent[phase] = spent.get(phase, 0.0) + (now - since)
         return spent

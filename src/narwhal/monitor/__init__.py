@@ -5,6 +5,7 @@ What a router knows of them is kept in a file here, for the next one to resume.
 What follows from what is seen is decided in `narwhal.fleet`; here it is asked and waited for.
 """
 
+from narwhal.monitor.identity import reported_facts
 from narwhal.monitor.lifecycle import Check, DrainStatus, Lifecycle, NotNow, Verdict
 from narwhal.monitor.monitor import Monitor, Watched
 from narwhal.monitor.probing import Probed, Prober, Result
@@ -33,6 +34,7 @@ __all__ = [
     "check_fits",
     "load_state",
     "parse_state",
+    "reported_facts",
     "standing",
     "state_bytes",
     "with_roles",

@@ -10,10 +10,10 @@ from narwhal.fleet import EngineState, contract
 from narwhal.monitor.probing import Probed, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from narwhal.config import FleetConfig
-    from narwhal.engine import EngineClient, Served
+    from narwhal.engine import EngineClient, Process, Served
     from narwhal.monitor.monitor import Watched
     from narwhal.monitor.probing import Identity, Prober
     from narwhal.telemetry import Telemetry
@@ -82,24 +82,36 @@ class Identities:
         wanted = self._config.engine_contract
         if not wanted:
             return None
-        reported: dict[str, object] = {**said.process.cache, "version": said.incarnation.version}
-        if said.process.kv_capacity_tokens is not None:
-            reported["kv_capacity_tokens"] = said.process.kv_capacity_tokens
+        served: list[Served] | None = None
         if contract.needs(wanted, contract.FROM_MODELS):
-            served = await self._prober.served(self._clients[iid])
-            if isinstance(served, Probed):
-                return served
-            reported |= self._of_models(served)
+            asked = await self._prober.served(self._clients[iid])
+            if isinstance(asked, Probed):
+                return asked
+            served = asked
+        version = said.incarnation.version
+        reported = reported_facts(self._config, version, said.process, served)
         return contract.mismatch(wanted, reported)
 
-    def _of_models(self, served: list[Served]) -> dict[str, object]:
-        """The model that the contract wants if it is served, or else what is served instead."""
-        wanted = (self._config.engine_contract or {}).get("model")
-        for name in (wanted, self._config.model):
-            for each in served:
-                if name in (each.id, each.root):
-                    told = (
-                        {} if each.max_model_len is None else {"max_model_len": each.max_model_len}
-                    )
-                    return {"model": name, **told}
-        return {"model": ", ".join(each.id for each in served)}
+
+def reported_facts(
+    config: FleetConfig, version: str, process: Process, served: Sequence[Served] | None
+) -> dict[str, object]:
+    """What an engine reports of itself under the names of `engine_contract`.
+
+    `served` is what `/v1/models` lists, None if it was not asked for.
+    """
+    reported: dict[str, object] = {**process.cache, "version": version}
+    if process.kv_capacity_tokens is not None:
+        reported["kv_capacity_tokens"] = process.kv_capacity_tokens
+    return reported if served is None else reported | _of_models(config, served)
+
+
+def _of_models(config: FleetConfig, served: Sequence[Served]) -> dict[str, object]:
+    """The model that the contract wants if it is served, or else what is served instead."""
+    wanted = (config.engine_contract or {}).get("model")
+    for name in (wanted, config.model):
+        for each in served:
+            if name in (each.id, each.root):
+                told = {} if each.max_model_len is None else {"max_model_len": each.max_model_len}
+                return {"model": name, **told}
+    return {"model": ", ".join(each.id for each in served)}

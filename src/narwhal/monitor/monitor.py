@@ -123,11 +123,16 @@ class Monitor:
                 self._passes = max(
                     self._passes + 1, int((trio.current_time() - begun) / interval) + 1
                 )
-                await trio.sleep_until(begun + self._passes * interval)
-                self.one_pass()
+                due = begun + self._passes * interval
+                await trio.sleep_until(due)
+                began = trio.current_time()
+                passed = self.one_pass()
+                self._telemetry.monitored(
+                    late_s=began - due, took_s=trio.current_time() - began, failed=not passed
+                )
 
-    def one_pass(self) -> None:
-        """One pass, now."""
+    def one_pass(self) -> bool:
+        """One pass, now; false if a stage of it failed."""
         failed = []
         for name, stage in self._stages:
             try:
@@ -148,6 +153,7 @@ class Monitor:
             self._watched.degraded = text
         elif not failed:
             self._watched.degraded = None
+        return not failed
 
     # Stages
 

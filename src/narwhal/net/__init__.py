@@ -11,7 +11,7 @@ from narwhal.net.pool import ConnectionPool
 from narwhal.net.server import ASGIApp, Server, ServerOptions
 from narwhal.net.sockets import RawListener, RawStream, connect_tcp, open_listeners
 from narwhal.net.streams import ByteStream, Connect, Listener
-from narwhal.net.tls import TlsStream
+from narwhal.net.tls import TlsListener, TlsStream, server_context
 from narwhal.net.transport import PooledTransport
 
 __all__ = [
@@ -30,7 +30,9 @@ __all__ = [
     "RawStream",
     "Server",
     "ServerOptions",
+    "TlsListener",
     "TlsStream",
     "connect_tcp",
     "open_listeners",
+    "server_context",
 ]

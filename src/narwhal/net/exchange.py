@@ -242,6 +242,7 @@ class Exchange:
         self._pool.replays += 1
         try:
             self._stream = await self._pool.replace(self._stream)
+            self._reader.close()
             self._reader = self._new_reader()
             await self.transmit()
         except BaseException:

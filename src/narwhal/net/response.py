@@ -124,14 +124,19 @@ class ResponseReader:
             return
         self.status = status
         self.head_complete = True
-        if self._head_only:
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and (len(codings) > 1 or codings[0].lower() != b"chunked"):
+            # The parser would take such a body up to the end of the connection, or pass it on
+            # as it is coded.
+            self._problem = "its body has another transfer coding than chunks"
+        elif self._head_only:
             self.complete = True
         elif not self._parser.should_keep_alive() and not self._framed():
             self._problem = "its body has neither a length nor chunks"
 
     def on_message_complete(self) -> None:
         """Note the end of the message; only in here does the parser know about keep-alive."""
-        if self.head_complete and not self.complete:
+        if self.head_complete and not self.complete and self._problem is None:
             self.complete = True
             self.reusable = self._parser.should_keep_alive()
 

@@ -241,7 +241,10 @@ async def connect_tcp(host: str, port: int) -> ByteStream:
             return await _connect_address(family, protocol, address)
         except OSError as error:
             failure = error
-    raise failure or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+    try:
+        raise failure or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+    finally:
+        failure = None  # its traceback holds this frame, which would hold it
 
 
 async def open_listeners(

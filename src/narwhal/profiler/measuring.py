@@ -6,14 +6,13 @@ engines drop the requests; KV cache that was handed over to nobody is released.
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import attrs
 import trio
 
-from narwhal.model import EngineError, HandoffRejected, LocalError, Route
+from narwhal.engine import HeldHandoff
+from narwhal.model import Route
 from narwhal.profiler.cohort import Cohort, first_and_interval
 from narwhal.profiler.sweep import HANDOFF_TOKENS, LEAST_SPARE
 from narwhal.profiles import HandoffSample, PrefillSample
@@ -23,11 +22,9 @@ from narwhal.wire.decode import DecodeStream
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from narwhal.engine import PrefillReply
-    from narwhal.profiler.prompts import Prompts
+    from narwhal.engine import PrefillReply, Prompts
     from narwhal.profiler.subject import Subject
     from narwhal.profiles import DecodeSample
-    from narwhal.wire.vllm import Handoff
 
     OnTokens = Callable[[int, float], None]
     """Told how many tokens a stream has, and when."""
@@ -36,8 +33,6 @@ T = TypeVar("T")
 
 # A difference of two measured times may come out as nothing, or as less.
 _LEAST_HANDOFF_S = 1e-6
-# For releasing a handoff that is not used any more: as long as the router gives it.
-_RELEASE_S = 1.0
 
 
 async def measure_prefill(subject: Subject, prompts: Prompts, tokens: int) -> PrefillSample:
@@ -88,7 +83,7 @@ async def measure_handoff(
     That is the time from the decode request to the first token, less an interval.
     """
     request = prompts.request(tokens, output_tokens=HANDOFF_TOKENS)
-    held = _Held(subject)
+    held = HeldHandoff(subject.client, subject.config.model, subject.correlation)
     marks: list[tuple[int, float]] = []
 
     async def produce() -> None:
@@ -112,44 +107,6 @@ async def measure_handoff(
     first, interval = first_and_interval(marks)
     seconds = max(_LEAST_HANDOFF_S, first - held.written_at - interval)
     return HandoffSample(tokens=tokens, seconds=seconds)
-
-
-@attrs.define
-class _Held:
-    """KV cache that its producer keeps until a decoder has asked for it."""
-
-    decoder: Subject
-    handoff: Handoff | None = None
-    written_at: float = 0.0
-
-    def learn(self, reply: PrefillReply) -> None:
-        """Read the prefill's answer, which may hand over nothing at all."""
-        try:
-            self.handoff = vllm.parse_prefill(reply.body, whole=False).handoff
-        except HandoffRejected as error:
-            if not error.missing:
-                raise
-
-    def learn_late(self, reply: PrefillReply) -> None:
-        """The same while a cancel is under way, which is to go on whatever was answered."""
-        with contextlib.suppress(EngineError):
-            self.learn(reply)
-
-    def pulled(self) -> None:
-        """The decode request is about to be written: its engine sees to the rest."""
-        self.handoff, self.written_at = None, trio.current_time()
-
-    async def release(self) -> None:
-        """Free what nobody has asked for; a cancel does not cut it short."""
-        if self.handoff is None:
-            return
-        body = vllm.release_body(self.decoder.config.model, self.handoff)
-        # If it fails, the producer frees the memory by itself when the lease ends.
-        with (
-            trio.move_on_after(_RELEASE_S, shield=True),
-            contextlib.suppress(EngineError, LocalError),
-        ):
-            await self.decoder.client.release(body, self.decoder.correlation())
 
 
 async def _prefill(

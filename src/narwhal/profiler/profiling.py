@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from narwhal.engine import Prompts
 from narwhal.profiler.measuring import (
     measure_batch,
     measure_handoff,
     measure_interval,
     measure_prefill,
 )
-from narwhal.profiler.prompts import Prompts
 from narwhal.profiler.stopping import Reason
 from narwhal.profiler.subject import Subject
 from narwhal.profiler.sweep import Sweep, Wanted, plan_sweep

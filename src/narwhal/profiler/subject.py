@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from narwhal.engine import Correlation
+from narwhal.engine import FEWEST_IDS, Correlation, text_request
 from narwhal.model import (
     EngineError,
     EngineProtocolError,
@@ -16,7 +16,6 @@ from narwhal.model import (
     LocalError,
     StreamFailed,
 )
-from narwhal.profiler.prompts import FEWEST_IDS, text_request
 from narwhal.profiler.stopping import ProfilingStopped, Reason
 from narwhal.profiler.sweep import Room
 from narwhal.profiles import Measured, TextSample, generation_digest

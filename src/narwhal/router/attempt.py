@@ -91,7 +91,7 @@ class Attempt:
 
     def correlation(self, leg: str) -> Correlation:
         """Fresh ids for a leg of this attempt."""
-        return Correlation(f"{self._ids}-{leg}", self.life.traceparent)
+        return Correlation(f"{self._ids}-{leg}", self.life.context_of(self.times.n, leg))
 
     def wants_slot(self) -> None:
         """A leg begins, and first of all has to get hold of a connection."""

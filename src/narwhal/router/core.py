@@ -23,6 +23,7 @@ from narwhal.router.releases import Releases
 from narwhal.router.roster import Roster
 from narwhal.router.seats import SeatDesk
 from narwhal.router.snapshot import snapshot_of
+from narwhal.telemetry import Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from narwhal.roles import Snapshot
     from narwhal.router.life import RequestLife
     from narwhal.router.seats import Place
+    from narwhal.router.tracing import Tracing
     from narwhal.telemetry import Telemetry
 
 
@@ -57,6 +59,8 @@ class Core:
         self.telemetry = telemetry
         self.rng = rng
         self.wall_clock = wall_clock
+        self.tracing: Tracing | None = None
+        """Set where requests are traced."""
         self.wall_ahead_s = wall_clock() - trio.current_time()
         """What dates moments of Trio's clock; taken once, so that each has one date."""
         self.ledger = Ledger(engines)
@@ -72,9 +76,13 @@ class Core:
         self.health = self.roster.health
         self.prices.penalty_s = self.health.drift.penalty_s
         self.queue = AdmissionQueue(serving.max_connections, serving.queue_capacity)
+        per_engine = {
+            Phase.PREFILL: serving.prefill_concurrency,
+            Phase.DECODE: serving.decode_concurrency,
+        }
         self.desks = {
-            Phase.PREFILL: SeatDesk(Phase.PREFILL, serving.prefill_concurrency, self.ledger),
-            Phase.DECODE: SeatDesk(Phase.DECODE, serving.decode_concurrency, self.ledger),
+            phase: SeatDesk(phase, limit, self.ledger, waited=telemetry.waited_for_seat)
+            for phase, limit in per_engine.items()
         }
         self.handing_over = dict.fromkeys(engines, 0)
         """KV caches on each engine that a request will have pulled by its decode."""
@@ -93,8 +101,7 @@ class Core:
         self.retained = 0
         self.retained_limit = serving.max_connections + serving.queue_capacity
         self.draining = False
-        self.degraded: str | None = None
-        """Why no new requests are taken, if the monitor says so."""
+        self._degraded: str | None = None
         self.service = ServiceTime()
         self.controller = RoleController(config, self.prices.mean)
 
@@ -148,6 +155,8 @@ class Core:
         choice = choose(eligible(candidates, exclude=exclude))
         if choice is not None and life is not None:
             trust.placed(choice.iid, phase, now)
+            if (interval_s := costs[choice.iid][2]) is not None:
+                life.record.projected_tpot_s = interval_s
             if choice.why is Why.UNSERVED:
                 self.telemetry.unserved(phase)
         return choice
@@ -160,14 +169,15 @@ class Core:
         now: float,
         *,
         whole: bool,
-    ) -> Mapping[str, tuple[float, bool]]:
+    ) -> Mapping[str, tuple[float, bool, float | None]]:
         """What a leg costs on each engine, and whether it is projected to meet its target there.
 
-        Without prices, an engine costs what legs it has.
+        Third comes the projected time between tokens, of a leg that decodes. Without prices, an
+        engine costs what legs it has.
         """
         prices = self.prices
         if life is None or not prices.known:
-            return {iid: (self.ledger.residents(iid, phase), True) for iid in iids}
+            return {iid: (self.ledger.residents(iid, phase), True, None) for iid in iids}
         targets, prompt = prices.targets, life.prompt_tokens
         if whole and self.predictive:
             paths = prices.whole_paths(iids, prompt, life.output_tokens, now)
@@ -185,11 +195,19 @@ class Core:
                     # The same share of this target as it is of the other, which is in seconds.
                     path.interval_s + prices.penalty_s(path.iid) * targets.tpot_s / targets.ttft_s,
                     path.meets(targets.tpot_s),
+                    path.interval_s,
                 )
                 for path in decodes
             }
         waited = now - life.arrival
-        return {path.iid: (path.price_s, targets.met_by(path, waited)) for path in paths}
+        return {
+            path.iid: (
+                path.price_s,
+                targets.met_by(path, waited),
+                None if path.decode is None else path.decode.interval_s,
+            )
+            for path in paths
+        }
 
     async def take(
         self,
@@ -280,6 +298,20 @@ class Core:
         """The engine's role now."""
         return self.roster.roles[iid]
 
+    @property
+    def degraded(self) -> str | None:
+        """Why no new requests are taken, if the monitor says so."""
+        return self._degraded
+
+    @degraded.setter
+    def degraded(self, why: str | None) -> None:
+        """Its beginning and its end are in the journal."""
+        begins, ends = why and not self._degraded, self._degraded and not why
+        self._degraded = why
+        if begins or ends:
+            change = Change.DEGRADED if begins else Change.RECOVERED
+            self.telemetry.router_changed(change, ts=self.wall_clock(), reason=why or "")
+
     def snapshot(self) -> Snapshot:
         """The fleet as role control looks at it, which hears how fast tokens were of late."""
         for iid in self.ledger.iids:
@@ -333,5 +365,7 @@ class Core:
 
     def stop_admitting(self) -> None:
         """Take no new work, turn away what waits in the queue; what was admitted goes on."""
+        if not self.draining:
+            self.telemetry.router_changed(Change.DRAINING, ts=self.wall_clock())
         self.draining = True
         self.queue.close()

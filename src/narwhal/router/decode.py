@@ -196,6 +196,9 @@ class DecodeRun:
             self.life.count_tokens(self._sink.tokens)
         if self._leg is not None:
             self._leg.close()
+        if (error := self._sink.error) is not None:
+            # The frames that it went through hold the sink, which holds it, and the prompt as well.
+            error.__traceback__ = error.__context__ = None
 
     # Reading
 

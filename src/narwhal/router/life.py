@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from narwhal.wire.assembly import Assembler
     from narwhal.wire.decode import DecodeStream
     from narwhal.wire.openai import CompletionRequest
+    from narwhal.wire.trace_context import TraceContext
 
     Ingress = Callable[[], Awaitable[CompletionRequest]]
 
@@ -62,7 +63,8 @@ class RequestLife:
         *,
         arrival: float,
         client_id: str | None = None,
-        traceparent: str | None = None,
+        context: TraceContext | None = None,
+        http: bool = False,
     ) -> None:
         self.core = core
         self.route = route
@@ -70,7 +72,9 @@ class RequestLife:
         self.arrival = arrival
         self.deadline = arrival + core.config.serving.request_timeout_s
         self.request_id = core.new_id()
-        self.traceparent = traceparent
+        self.http = http
+        self.trace = None if core.tracing is None else core.tracing.begin(context)
+        self._context = context
         self.watch = Stopwatch(arrival)
         self.record = Record(client_id=client_id)
         self.request: CompletionRequest
@@ -87,6 +91,10 @@ class RequestLife:
         self._retained = False
         self._owed_credit = False
         self._outcome: Outcome | None = None
+
+    def context_of(self, n: int, leg: str) -> TraceContext | None:
+        """The trace context that a leg of attempt `n` is sent with."""
+        return self._context if self.trace is None else self.trace.context_of(n, leg)
 
     # Ended from outside
 
@@ -204,6 +212,8 @@ class RequestLife:
             committed=self.reply.committed,
         )
         self.core.telemetry.request_ended(row)
+        if self.core.tracing is not None:
+            self.core.tracing.ended(self, row)
 
     # Admission and attempts
 

@@ -32,6 +32,7 @@ class Record:
     prefill_ttft_s: float | None = None
     first_token_ttft_s: float | None = None
     projected_ttft_s: float | None = None
+    projected_tpot_s: float | None = None
     ttft_s: float | None = None
     first_token_at: float | None = None
     tpot_s: float | None = None
@@ -63,6 +64,7 @@ class Record:
                 engine=failure.engine if failure else None,
                 failure=failure.failure if failure else None,
                 limit=failure.limit if failure else None,
+                engine_status=failure.engine_status if failure else None,
                 prefill_s=times.prefill_s,
                 handoff_age_s=times.handoff_age_s,
                 first_token_s=times.first_token_s,
@@ -115,6 +117,7 @@ class Record:
             first_token_ttft_s=self.first_token_ttft_s,
             projected_ttft_s=self.projected_ttft_s,
             tpot_s=self.tpot_s,
+            projected_tpot_s=self.projected_tpot_s,
             tokenize_fallback=self.tokenize_fallback,
         )
 

@@ -115,7 +115,16 @@ class SeatDesk:
     Waiters are bounded by the admitted requests: each waits for one place at a time.
     """
 
-    def __init__(self, phase: Phase, per_engine: int, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        phase: Phase,
+        per_engine: int,
+        ledger: Ledger,
+        *,
+        waited: Callable[[Phase, float], None] = lambda _phase, _seconds: None,
+    ) -> None:
+        """`waited` is told how long each leg stood in line that had to, whatever came of it."""
+        self._waited = waited
         self.phase = phase
         self.per_engine = per_engine
         self._ledger = ledger
@@ -169,6 +178,7 @@ class SeatDesk:
         """
         if not self._waiters and (place := self.take_nowait(pick, claim)) is not None:
             return place
+        since = trio.current_time()
         waiter = _Waiter(pick, claim, key, again_at, seconds)
         self._stand_in_line(waiter)
         # Others may wait for engines that this leg does not want: it need not stand behind them.
@@ -186,6 +196,8 @@ class SeatDesk:
                 if waiter.armed:
                     self.serve_waiters()  # another one has to see to it that they ask again
             raise
+        finally:
+            self._waited(self.phase, trio.current_time() - since)
         if waiter.place is None:
             raise waiter.error or NoEngine("no engine is in service")
         return waiter.place

@@ -22,11 +22,14 @@ from narwhal.router.life import RequestLife
 from narwhal.router.roles_view import roles_view
 from narwhal.router.saved import saved_state, take_up
 from narwhal.router.stream import Call
+from narwhal.router.tracing import open_tracing
 from narwhal.telemetry import DrainView, EngineView, LiveState, Pool, PoolView, Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
+
+    from opentelemetry.sdk.trace.export import SpanExporter
 
     from narwhal.config import EngineSpec, FleetConfig
     from narwhal.model import Route
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from narwhal.net import Connect, ConnectionPool
     from narwhal.profiles import Profile
     from narwhal.telemetry import JournalFile
+    from narwhal.wire.trace_context import TraceContext
 
     ASGIApp = Callable[..., Any]
 
@@ -54,7 +58,11 @@ class Router:
     """
 
     app: ASGIApp
-    """The ASGI application that serves this router; set by `open_router`."""
+    """The ASGI application that serves this router; set by `open_router`, as are the next two."""
+    data_app: ASGIApp
+    """Its routes for clients alone."""
+    control_app: ASGIApp
+    """Its routes for operators alone, for a listener that only they reach."""
 
     def __init__(
         self,
@@ -68,6 +76,7 @@ class Router:
         profiles: Mapping[str, Profile] | None = None,
         state_store: StateStore | None = None,
         resume: SavedState | None = None,
+        span_exporter: SpanExporter | None = None,
     ) -> None:
         """`wall_clock` gives Unix seconds and dates the journal's rows, nothing else.
 
@@ -76,7 +85,8 @@ class Router:
         has to be `open`, and an engine costs what legs it has.
 
         `state_store` keeps the router's state while it runs; without one, none is kept. `resume`
-        is the state to begin with, as a whole or, if it is not of this fleet, not at all. Raises
+        is the state to begin with, as a whole or, if it is not of this fleet, not at all.
+        `span_exporter` gets the spans of requests, in place of `telemetry.traces.endpoint`. Raises
         `ConfigError` for that, and for a fleet that cannot be served as it is configured.
         """
         _check_servable(config, profiles)
@@ -120,6 +130,13 @@ class Router:
         )
         if resume is not None:
             take_up(self.core, resume)
+        self.core.tracing = self._tracing = open_tracing(
+            config,
+            self._telemetry,
+            exporter=span_exporter,
+            ahead_s=self.core.wall_ahead_s,
+            rng=rng,
+        )
         self._journal = JournalWriter(self.core, journal_file) if journal_file else None
         self._keeper = (
             StateKeeper(state_store, lambda: saved_state(self.core), self._telemetry)
@@ -162,6 +179,8 @@ class Router:
                 await nursery.start(self.monitor.run)
                 if self._journal is not None:
                     await nursery.start(self._journal.run)
+                if self._tracing is not None:
+                    await nursery.start(self._tracing.run)
                 task_status.started()
         finally:
             self._running = False
@@ -169,6 +188,8 @@ class Router:
                 client.close()
             if self._journal is not None:
                 self._journal.finish(trio.current_time())
+            if self._tracing is not None:
+                self._tracing.finish()
             if self._keeper is not None:
                 self._keeper.finish()
 
@@ -180,32 +201,47 @@ class Router:
         *,
         arrival: float,
         client_id: str | None = None,
-        traceparent: str | None = None,
+        context: TraceContext | None = None,
+        http: bool = False,
     ) -> RequestLife:
-        """Begin the life of a request whose head was read at `arrival`; `run` it to serve it."""
+        """Begin the life of a request whose head was read at `arrival`; `run` it to serve it.
+
+        `context` is the trace that it is part of; `http` says that it came in that way.
+        """
         return RequestLife(
-            self.core, route, arrival=arrival, client_id=client_id, traceparent=traceparent
+            self.core, route, arrival=arrival, client_id=client_id, context=context, http=http
         )
 
-    def stream(self, request: Mapping[str, object], *, route: Route | None = None) -> Call:
+    def stream(
+        self,
+        request: Mapping[str, object],
+        *,
+        route: Route | None = None,
+        trace: Mapping[str, str] | None = None,
+    ) -> Call:
         """Serve one request of the application's own, as a stream of decoded events.
 
         `async with router.stream({"messages": [...]}) as events: async for event in events: ...`
         Everything runs inside the caller's task and a nursery of the `async with`, so the
         caller's cancel scopes govern it; leaving the block early ends the request. A request
         that does not complete raises `RequestFailed` from the iteration. Without `route`, a
-        request with `messages` is a chat, any other a completion.
+        request with `messages` is a chat, any other a completion. `trace` is the trace that it is
+        part of, as the headers `traceparent` and `tracestate`.
         """
-        return Call(self, {**request, "stream": True}, route)
+        return Call(self, {**request, "stream": True}, route, trace)
 
     async def complete(
-        self, request: Mapping[str, object], *, route: Route | None = None
+        self,
+        request: Mapping[str, object],
+        *,
+        route: Route | None = None,
+        trace: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Serve one request of the application's own and return its whole answer.
 
         Raises `RequestFailed` if it does not complete. A cancel ends the request.
         """
-        async with Call(self, {**request, "stream": False}, route) as events:
+        async with Call(self, {**request, "stream": False}, route, trace) as events:
             return await events.whole()
 
     # Shutdown
@@ -229,7 +265,7 @@ class Router:
         """End what is still being served; true if there was nothing.
 
         A cancel does not cut it short: it takes `_LAST_WORDS_S` at the most, in which clients
-        are told, handoffs released, and the journal gets its rows.
+        are told, handoffs released, traces sent, and the journal gets its rows.
         """
         self.stop_admitting()
         core = self.core
@@ -239,6 +275,8 @@ class Router:
         with trio.move_on_after(_LAST_WORDS_S, shield=True):
             await core.lives.wait_empty()
             await core.errands.wait_done()
+            if self._tracing is not None:
+                await self._tracing.flush()
         for life in core.lives:
             life.cut()
         with trio.move_on_after(_CUT_S, shield=True):
@@ -246,6 +284,15 @@ class Router:
         return not cut
 
     # What it says of itself
+
+    def reopen_journal(self) -> None:
+        """The journal's file was renamed: later rows go to a new one of the old name.
+
+        Synchronous and without effect if no journal is kept. The new file is there within a
+        moment, if the disk does its part; rows that wait meanwhile are in one of the two.
+        """
+        if self._journal is not None:
+            self._journal.reopen()
 
     def not_ready(self) -> list[str]:
         """Why new requests would not be served; empty when they would."""
@@ -268,7 +315,11 @@ class Router:
             ready=not reasons,
             not_ready=reasons,
             draining=core.draining,
+            admission_seats=core.queue.seats,
+            admitted=core.queue.admitted,
+            queue_capacity=core.queue.capacity,
             waiting=core.queue.waiting,
+            seats_waited_for={phase: desk.waiting for phase, desk in core.desks.items()},
             retained=core.retained,
             retry_credits=core.credits.available,
             degraded=core.degraded,

@@ -11,9 +11,10 @@ from narwhal.model import InvalidRequest, NarwhalError, RequestFailed, Route
 from narwhal.router import outcomes
 from narwhal.wire import openai
 from narwhal.wire.sse import EventSplitter, event_data
+from narwhal.wire.trace_context import read_context
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
@@ -44,6 +45,12 @@ def _only_cancelled(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[1] is None
     return isinstance(error, trio.Cancelled)
+
+
+def _lines(headers: Mapping[str, str]) -> Iterator[tuple[bytes, bytes]]:
+    """Headers as they come from a client; what is not ASCII is valid in neither form."""
+    for name, value in headers.items():
+        yield name.lower().encode("ascii", "replace"), value.encode("ascii", "replace")
 
 
 class ChannelReply:
@@ -90,8 +97,15 @@ class Call:
     is left, however it is left, the request has ended and holds nothing.
     """
 
-    def __init__(self, router: Router, request: Mapping[str, object], route: Route | None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        request: Mapping[str, object],
+        route: Route | None,
+        trace: Mapping[str, str] | None,
+    ) -> None:
         self._router = router
+        self._trace = trace or {}
         self._request = request
         self._route = route or (Route.CHAT if "messages" in request else Route.COMPLETIONS)
         self._splitter = EventSplitter()
@@ -104,7 +118,9 @@ class Call:
         send, self._receive = trio.open_memory_channel[bytes](0)
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
-        self._life = self._router.open_life(self._route, arrival=trio.current_time())
+        self._life = self._router.open_life(
+            self._route, arrival=trio.current_time(), context=read_context(_lines(self._trace))
+        )
         self._nursery.start_soon(self._run, send)
         return self
 

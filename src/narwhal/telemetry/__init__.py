@@ -8,7 +8,16 @@ from narwhal.telemetry.codes import ERROR_CODES
 from narwhal.telemetry.counters import COUNTED, REJECTION_CODES, Counters, values_of
 from narwhal.telemetry.facade import Telemetry
 from narwhal.telemetry.journal import Journal, encode
-from narwhal.telemetry.kinds import AttemptResult, Endpoint, Pool, Probe, ProbeResult
+from narwhal.telemetry.kinds import (
+    AttemptResult,
+    Change,
+    Denial,
+    Door,
+    Endpoint,
+    Pool,
+    Probe,
+    ProbeResult,
+)
 from narwhal.telemetry.live import DrainView, EngineView, LiveState, PoolView, StateSource
 from narwhal.telemetry.metrics import CONTENT_TYPE, Metrics
 from narwhal.telemetry.roles_view import RolesView
@@ -18,12 +27,14 @@ from narwhal.telemetry.rows import (
     EngineSummary,
     RequestRow,
     RoleRow,
+    RouterRow,
     StartRow,
     StopRow,
     clean_text,
 )
 from narwhal.telemetry.sink import JournalFile
 from narwhal.telemetry.state import drain_document
+from narwhal.telemetry.traces import Trace, TracedRequest, Traces
 
 __all__ = [
     "CONTENT_TYPE",
@@ -32,7 +43,10 @@ __all__ = [
     "REJECTION_CODES",
     "AttemptResult",
     "AttemptRow",
+    "Change",
     "Counters",
+    "Denial",
+    "Door",
     "DrainView",
     "Endpoint",
     "EngineRow",
@@ -49,10 +63,14 @@ __all__ = [
     "RequestRow",
     "RoleRow",
     "RolesView",
+    "RouterRow",
     "StartRow",
     "StateSource",
     "StopRow",
     "Telemetry",
+    "Trace",
+    "TracedRequest",
+    "Traces",
     "clean_text",
     "drain_document",
     "encode",

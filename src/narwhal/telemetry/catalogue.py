@@ -18,20 +18,25 @@ import attrs
 
 from narwhal.admission import Cause
 from narwhal.fleet import EngineState
-from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
+from narwhal.model import ClientLimit, FailureClass, Limit, Phase, Role, Route, Terminal
 from narwhal.roles import Gate, Rule, Verdict
 from narwhal.telemetry.codes import CODE_LABELS
 from narwhal.telemetry.kinds import (
     AttemptResult,
+    Denial,
+    Door,
     Endpoint,
     Horizon,
     Kind,
+    PassResult,
     Pool,
     PoolSlot,
     Probe,
     ProbeResult,
     Scale,
     StatusClass,
+    Target,
+    TargetResult,
     TokenKind,
 )
 
@@ -59,11 +64,14 @@ ROUTE = Label("route", tuple(Route))
 LEG = Label("phase", LEGS)
 PHASE = Label("phase", tuple(Phase))
 LIMIT = Label("limit", tuple(Limit))
+CLIENT_LIMIT = Label("limit", tuple(ClientLimit))
+DOOR = Label("listener", tuple(Door))
 STATE = Label("state", tuple(EngineState))
 ROLE = Label("role", tuple(Role))
 RULE = Label("rule", tuple(Rule))
 GATE = Label("gate", tuple(Gate))
 VERDICT = Label("verdict", tuple(Verdict))
+TARGET = Label("target", tuple(Target))
 HORIZON = Label("horizon", tuple(Horizon))
 CODE = Label("code", CODE_LABELS, meaning="the codes of the error reference, `ok` and `other`")
 
@@ -138,6 +146,21 @@ CATALOGUE: tuple[Metric, ...] = (
         "Time limits that fired, whether or not they ended a request.",
         (LIMIT,),
     ),
+    # Who is let in
+    Metric(
+        "denied_total",
+        Kind.COUNTER,
+        "requests",
+        "Requests that were denied for want of a key, or that control routes do not take.",
+        (DOOR, Label("denial", tuple(Denial))),
+    ),
+    Metric(
+        "client_limits_fired_total",
+        Kind.COUNTER,
+        "limits",
+        "Limits on single clients that fired, mostly before anything was known of a request.",
+        (DOOR, CLIENT_LIMIT),
+    ),
     # Attempts
     Metric(
         "attempts_total",
@@ -182,6 +205,27 @@ CATALOGUE: tuple[Metric, ...] = (
         "Actual over projected TTFT, both as slo.ttft_scope has it, of requests with one attempt.",
         scale=Scale.RATIO,
     ),
+    Metric(
+        "admission_seats",
+        Kind.GAUGE,
+        "requests",
+        "Requests that are admitted at a time, serving.max_connections.",
+        scraped=True,
+    ),
+    Metric(
+        "admitted_requests",
+        Kind.GAUGE,
+        "requests",
+        "Requests that have one of those places.",
+        scraped=True,
+    ),
+    Metric(
+        "queue_capacity",
+        Kind.GAUGE,
+        "requests",
+        "Requests that may wait to be admitted, serving.queue_capacity.",
+        scraped=True,
+    ),
     Metric("queue_depth", Kind.GAUGE, "requests", "Requests waiting to be admitted.", scraped=True),
     Metric(
         "queue_wait_seconds",
@@ -198,7 +242,39 @@ CATALOGUE: tuple[Metric, ...] = (
         scraped=True,
     ),
     # Engines
+    Metric(
+        "engine_role",
+        Kind.GAUGE,
+        "",
+        "1 for the role that an engine has, 0 for the other.",
+        (ENGINE, ROLE),
+        scraped=True,
+    ),
     Metric("seats", Kind.GAUGE, "seats", "Seats taken on an engine.", (ENGINE, LEG), scraped=True),
+    Metric(
+        "seat_limit",
+        Kind.GAUGE,
+        "seats",
+        "Most seats on an engine; 0: no limit.",
+        (ENGINE, LEG),
+        scraped=True,
+    ),
+    Metric(
+        "seats_waited_for",
+        Kind.GAUGE,
+        "legs",
+        "Legs of admitted requests that wait for a seat on an engine.",
+        (LEG,),
+        scraped=True,
+    ),
+    Metric(
+        "seat_wait_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "Time that legs of admitted requests waited for a seat, of legs that waited.",
+        (LEG,),
+        scale=Scale.TTFT,
+    ),
     Metric(
         "residents",
         Kind.GAUGE,
@@ -276,6 +352,21 @@ CATALOGUE: tuple[Metric, ...] = (
         (Label("probe", tuple(Probe)), Label("result", tuple(ProbeResult))),
     ),
     Metric(
+        "monitor_passes_total",
+        Kind.COUNTER,
+        "passes",
+        "Passes of the monitor; with nothing counted for a while, it does not run.",
+        (Label("result", tuple(PassResult)),),
+        kept=False,
+    ),
+    Metric(
+        "monitor_pass_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "Time that a monitor pass took, in which nothing else ran.",
+        scale=Scale.LAG,
+    ),
+    Metric(
         "monitor_degraded",
         Kind.GAUGE,
         "",
@@ -318,6 +409,20 @@ CATALOGUE: tuple[Metric, ...] = (
         "seconds",
         "Mean time between output tokens, of requests with at least two.",
         scale=Scale.TPOT,
+    ),
+    Metric(
+        "target_seconds",
+        Kind.GAUGE,
+        "seconds",
+        "The targets of the fleet file, slo.ttft_s and slo.tpot_s.",
+        (TARGET,),
+    ),
+    Metric(
+        "target_results_total",
+        Kind.COUNTER,
+        "requests",
+        "Requests that met a target, or missed it, of those in which it could be measured.",
+        (TARGET, Label("result", tuple(TargetResult))),
     ),
     Metric(
         "request_seconds",
@@ -504,6 +609,13 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric("ready", Kind.GAUGE, "", "1 while new requests are taken.", scraped=True),
     Metric("draining", Kind.GAUGE, "", "1 once shutdown has begun.", scraped=True),
     Metric(
+        "loop_lag_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "How late the event loop woke the monitor, once each controller.monitor_interval_s.",
+        scale=Scale.LAG,
+    ),
+    Metric(
         "journal_dropped_total",
         Kind.COUNTER,
         "rows",
@@ -523,12 +635,37 @@ CATALOGUE: tuple[Metric, ...] = (
         "errors",
         "Failures to write the state file.",
     ),
+    Metric(
+        "traces_exported_total",
+        Kind.COUNTER,
+        "requests",
+        "Traced requests whose spans were sent.",
+    ),
+    Metric(
+        "traces_dropped_total",
+        Kind.COUNTER,
+        "requests",
+        "Traced requests whose spans were lost: the buffer was full, or nobody took them.",
+    ),
     Metric("build_info", Kind.GAUGE, "", "Always 1.", (VERSION,)),
 )
+
+PROCESS = {
+    "process_cpu_seconds_total": "CPU time that the process took.",
+    "process_max_fds": "Most file descriptors that it may have open.",
+    "process_open_fds": "File descriptors that it has open.",
+    "process_resident_memory_bytes": "Memory that it has.",
+    "process_start_time_seconds": "When it was started, in Unix time.",
+    "process_virtual_memory_bytes": "Address space that it has.",
+}
+"""What `serve` adds of its own process. Names and values are those of prometheus_client, as every
+dashboard knows them; Linux only."""
 
 # Fractions of a target, dense around it: the share of requests that met the target is read off
 # exactly, because 1.0 is a bucket's edge, and the share that missed it by little is seen too.
 _AROUND_TARGET = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+# From what a loop at rest is late by (a millisecond) to what clients notice as an outage.
+_LATE = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _OUTPUT_TOKENS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -536,10 +673,12 @@ def buckets(scale: Scale, *, ttft_s: float, tpot_s: float) -> tuple[float, ...]:
     """Return a histogram's upper edges in seconds, for the targets of this fleet.
 
     TTFT and TPOT: fractions of the target. REQUEST: what a request of so many output tokens
-    takes if it just meets both targets. RATIO: the fractions themselves.
+    takes if it just meets both targets. RATIO: the fractions themselves. LAG is not scaled.
     """
     if scale is Scale.RATIO:
         edges = list(_AROUND_TARGET)
+    elif scale is Scale.LAG:
+        edges = list(_LATE)
     elif scale is Scale.REQUEST:
         edges = [ttft_s + (tokens - 1) * tpot_s for tokens in _OUTPUT_TOKENS]
     else:

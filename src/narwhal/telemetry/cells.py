@@ -84,11 +84,13 @@ class Cells:
     ) -> None:
         self._metrics = [metric for metric in CATALOGUE if not metric.scraped]
         self._cells: dict[str, dict[tuple[str, ...], Cell]] = {}
-        self._histograms: dict[str, HistogramCell] = {}
+        self._histograms: dict[str, dict[tuple[str, ...], HistogramCell]] = {}
         for metric in self._metrics:
             if metric.kind is Kind.HISTOGRAM:
                 edges = buckets(metric.scale or Scale.REQUEST, ttft_s=ttft_s, tpot_s=tpot_s)
-                self._histograms[metric.name] = HistogramCell(edges)
+                self._histograms[metric.name] = {
+                    key: HistogramCell(edges) for key in metric.series(open_labels)
+                }
             else:
                 self._cells[metric.name] = {key: Cell() for key in metric.series(open_labels)}
 
@@ -96,9 +98,9 @@ class Cells:
         """The cell of a counter or gauge with these label values; KeyError if there is none."""
         return self._cells[name][labels]
 
-    def histogram(self, name: str) -> HistogramCell:
-        """The cell of a histogram; none of them has labels."""
-        return self._histograms[name]
+    def histogram(self, name: str, *labels: str) -> HistogramCell:
+        """The cell of a histogram with these label values; KeyError if there is none."""
+        return self._histograms[name][labels]
 
     def counters(self) -> dict[str, dict[tuple[str, ...], float]]:
         """The counters that are kept and not zero, by name and label values."""
@@ -139,7 +141,8 @@ class Cells:
         return family
 
     def _histogram(self, metric: Metric) -> Family:
-        cell = self._histograms[metric.name]
-        return HistogramMetricFamily(
-            metric.full_name, metric.help, buckets=cell.buckets(), sum_value=cell.total
-        )
+        labels = [label.name for label in metric.labels]
+        family = HistogramMetricFamily(metric.full_name, metric.help, labels=labels)
+        for key, cell in self._histograms[metric.name].items():
+            family.add_metric(key, cell.buckets(), cell.total)
+        return family

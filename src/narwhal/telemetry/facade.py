@@ -9,10 +9,10 @@ from narwhal.model import Limit, Route, Terminal, TtftScope
 from narwhal.telemetry.codes import OTHER, code_label
 from narwhal.telemetry.counters import Counters
 from narwhal.telemetry.journal import Journal
-from narwhal.telemetry.kinds import Endpoint, StatusClass
+from narwhal.telemetry.kinds import Endpoint, PassResult, StatusClass, Target, TargetResult
 from narwhal.telemetry.live import LiveState
 from narwhal.telemetry.metrics import Metrics
-from narwhal.telemetry.rows import EngineRow, RoleRow, StopRow
+from narwhal.telemetry.rows import EngineRow, RoleRow, RouterRow, StopRow
 from narwhal.telemetry.scrape import live_readings
 from narwhal.telemetry.state import encode_state, state_document
 from narwhal.telemetry.totals import Totals, admission_totals
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from narwhal.admission import Cause
     from narwhal.fleet import Transition
-    from narwhal.model import FailureClass, Phase
+    from narwhal.model import ClientLimit, FailureClass, Phase
     from narwhal.roles import Decision
-    from narwhal.telemetry.kinds import Probe, ProbeResult
+    from narwhal.telemetry.kinds import Change, Denial, Door, Probe, ProbeResult
     from narwhal.telemetry.live import Readings, StateSource
     from narwhal.telemetry.rows import RequestRow
     from narwhal.telemetry.sink import JournalFile
@@ -69,6 +69,8 @@ class Telemetry:
         self.journal = Journal()
         self._journaled = journaled
         self._ttft_scope = ttft_scope
+        self._ttft_s = ttft_s
+        self._tpot_s = tpot_s
         self._version = version
         self._model = model
         self._started = started
@@ -121,6 +123,8 @@ class Telemetry:
             limits_fired=dict(self._limits),
             attempts=self._attempts,
             retries=self._retries,
+            prompt_tokens=int(self.metrics.tokens_prompt.value),
+            completion_tokens=int(self.metrics.tokens_completion.value),
             kv_released=self._kv_released,
             kv_orphaned=self._kv_orphaned,
             journal_dropped=self.journal.dropped,
@@ -211,15 +215,23 @@ class Telemetry:
         self._compare(row)
         if row.tpot_s is not None:
             metrics.tpot.observe(row.tpot_s)
+            self._count_target(Target.TPOT, met=row.tpot_s <= self._tpot_s)
         if row.terminal is Terminal.COMPLETED:
             metrics.request.observe(row.request_s)
 
     def _compare(self, row: RequestRow) -> None:
-        """Projected and actual, of the same stretch of time."""
+        """TTFT with its target, and with what was projected, of the same stretch of time."""
         to_first_token = self._ttft_scope is TtftScope.FIRST_TOKEN
         actual = row.first_token_ttft_s if to_first_token else row.prefill_ttft_s
-        if actual is not None and row.projected_ttft_s and len(row.attempts) == 1:
+        if actual is None:
+            return
+        self._count_target(Target.TTFT, met=actual <= self._ttft_s)
+        if row.projected_ttft_s and len(row.attempts) == 1:
             self.metrics.projection_ratio.observe(actual / row.projected_ttft_s)
+
+    def _count_target(self, target: Target, *, met: bool) -> None:
+        result = TargetResult.MET if met else TargetResult.MISSED
+        self.metrics.target_results[target, result].inc()
 
     def _count_tokens(self, row: RequestRow) -> None:
         if row.prompt_tokens is not None and row.prefill_ttft_s is not None:
@@ -238,6 +250,14 @@ class Telemetry:
         else:
             kind = _CLASSES.get(status // 100, StatusClass.OTHER)
         self.metrics.http_responses[endpoint, kind].inc()
+
+    def denied(self, door: Door, denial: Denial) -> None:
+        """A request that came in by `door` was not let through."""
+        self.metrics.denied[door, denial].inc()
+
+    def client_limit_fired(self, door: Door, limit: ClientLimit) -> None:
+        """A limit on one client fired at the listener of that name."""
+        self.metrics.client_limits[door, limit].inc()
 
     def limit_fired(self, limit: Limit) -> None:
         """A limit fired outside any request (a probe, a release leg); rows bring the others."""
@@ -310,6 +330,11 @@ class Telemetry:
             )
         )
 
+    def router_changed(self, change: Change, *, ts: float, reason: str = "") -> None:
+        """The router as a whole changed; `ts` is the time of day."""
+        if self._journaled:
+            self.journal.append_nowait(RouterRow(ts=ts, change=change, reason=reason))
+
     def engine_restarted(self, engine: str) -> None:
         """Another process was found at the engine's address."""
         self.metrics.engine_restarts[engine].inc()
@@ -318,9 +343,28 @@ class Telemetry:
         """An engine was asked something on purpose."""
         self.metrics.probes[probe, result].inc()
 
+    def waited_for_seat(self, phase: Phase, seconds: float) -> None:
+        """A leg of `phase` had to wait for a seat, whether or not it got one."""
+        self.metrics.seat_wait[phase].observe(seconds)
+
+    def monitored(self, *, late_s: float, took_s: float, failed: bool) -> None:
+        """The monitor made a pass, so long after it was due, and in so many seconds."""
+        self.metrics.loop_lag.observe(late_s)
+        self.metrics.monitor_pass.observe(took_s)
+        result = PassResult.FAILED if failed else PassResult.PASSED
+        self.metrics.monitor_passes[result].inc()
+
     def state_write_failed(self) -> None:
         """The state file could not be written."""
         self.metrics.state_write_errors.inc()
+
+    def traces_exported(self, requests: int) -> None:
+        """The spans of traced requests were sent."""
+        self.metrics.traces_exported.inc(requests)
+
+    def traces_dropped(self, requests: int) -> None:
+        """The spans of traced requests are lost: the buffer was full, or nobody took them."""
+        self.metrics.traces_dropped.inc(requests)
 
     def prefill_rejected(self) -> None:
         """An engine answered 4xx to a prefill leg, whose body the router had rewritten."""
@@ -362,6 +406,11 @@ class Telemetry:
         document = state_document(
             version=self._version,
             model=self._model,
+            slo={
+                "ttft_s": self._ttft_s,
+                "ttft_scope": self._ttft_scope,
+                "tpot_s": self._tpot_s,
+            },
             uptime_s=now - self._started,
             live=self._live(),
             totals=self.totals(),

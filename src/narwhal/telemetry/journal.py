@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from narwhal.telemetry.rows import SCHEMA, EngineRow, RequestRow, RoleRow, StartRow
+from narwhal.telemetry.rows import SCHEMA, EngineRow, RequestRow, RoleRow, RouterRow, StartRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +75,8 @@ def _document(row: Row) -> dict[str, object]:
         return _engine(row)
     if isinstance(row, RoleRow):
         return _role(row)
+    if isinstance(row, RouterRow):
+        return _router(row)
     return _stop(row)
 
 
@@ -103,6 +105,7 @@ def _request(row: RequestRow) -> dict[str, object]:
         "first_token_ttft_s": _seconds(row.first_token_ttft_s),
         "projected_ttft_s": _seconds(row.projected_ttft_s),
         "tpot_s": _seconds(row.tpot_s),
+        "projected_tpot_s": _seconds(row.projected_tpot_s),
         "spent_s": {phase: _seconds(spent) for phase, spent in row.spent.items()},
         "attempts": [_attempt(attempt) for attempt in row.attempts],
     }
@@ -123,6 +126,7 @@ def _attempt(attempt: AttemptRow) -> dict[str, object]:
         "engine": attempt.engine,
         "failure": attempt.failure,
         "limit": attempt.limit,
+        "engine_status": attempt.engine_status,
         "prefill_s": _seconds(attempt.prefill_s),
         "handoff_age_s": _seconds(attempt.handoff_age_s),
         "first_token_s": _seconds(attempt.first_token_s),
@@ -131,7 +135,7 @@ def _attempt(attempt: AttemptRow) -> dict[str, object]:
 
 def _start(row: StartRow) -> dict[str, object]:
     return {
-        "event": "start",
+        "event": "rotated" if row.rotated else "start",
         "ts": _seconds(row.ts),
         "schema": SCHEMA,
         "version": row.version,
@@ -163,6 +167,15 @@ def _role(row: RoleRow) -> dict[str, object]:
         "rule": row.rule,
         "split": str(row.split),
         "proposed": str(row.proposed),
+        "reason": row.reason,
+    }
+
+
+def _router(row: RouterRow) -> dict[str, object]:
+    return {
+        "event": "router",
+        "ts": _seconds(row.ts),
+        "change": row.change,
         "reason": row.reason,
     }
 

@@ -18,6 +18,7 @@ class Scale(StrEnum):
     TPOT = "tpot"
     REQUEST = "request"
     RATIO = "ratio"
+    LAG = "lag"
 
 
 class Endpoint(StrEnum):
@@ -29,9 +30,35 @@ class Endpoint(StrEnum):
     HEALTH = "health"
     READY = "ready"
     METRICS = "metrics"
+    OPENAPI = "openapi"
     STATE = "state"
     LIFECYCLE = "lifecycle"
+    UI = "ui"
     OTHER = "other"
+
+
+class Door(StrEnum):
+    """Which listener a client came in by."""
+
+    DATA = "data"
+    CONTROL = "control"
+
+
+class Denial(StrEnum):
+    """Why a request was not let through to what it asked for."""
+
+    NO_KEY = "no_key"
+    """It carried none, or more than one."""
+    WRONG_KEY = "wrong_key"
+    """It carried a key or token that is none of those that there are."""
+    BROWSER = "browser"
+    """A control route, and a page of another site seems to have sent it."""
+    HOST = "host"
+    """A control route, and the name of another machine."""
+    PROXIED = "proxied"
+    """A control route, and somebody passed it on."""
+    PLACE = "place"
+    """A control route, and a way that leads here from other machines."""
 
 
 class StatusClass(StrEnum):
@@ -77,6 +104,17 @@ class PoolSlot(StrEnum):
     WAITING = "waiting"
 
 
+class Change(StrEnum):
+    """What becomes of the router as a whole, between its start and its stop."""
+
+    DRAINING = "draining"
+    """It takes nothing new any more, and stops when what it has is done."""
+    DEGRADED = "degraded"
+    """It takes nothing new while something is wrong with its monitor."""
+    RECOVERED = "recovered"
+    """Nothing is wrong any more."""
+
+
 class Probe(StrEnum):
     """What an engine is asked on purpose."""
 
@@ -93,6 +131,28 @@ class ProbeResult(StrEnum):
     FAILED = "failed"
     UNSURE = "unsure"
     """It says nothing of the engine."""
+
+
+class PassResult(StrEnum):
+    """How a monitor pass went; one stage that fails is enough."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+
+
+class Target(StrEnum):
+    """The targets of the fleet file, under `slo`."""
+
+    TTFT = "ttft"
+    """`slo.ttft_s`, of the stretch of time that `slo.ttft_scope` names."""
+    TPOT = "tpot"
+
+
+class TargetResult(StrEnum):
+    """What a request made of a target."""
+
+    MET = "met"
+    MISSED = "missed"
 
 
 class Horizon(StrEnum):

@@ -89,8 +89,16 @@ class LiveState:
     not_ready: tuple[str, ...] = ()
     """Why it is not, a sentence each."""
     draining: bool = False
+    admission_seats: int = 0
+    """Requests that are admitted at a time."""
+    admitted: int = 0
+    """Those that are admitted now."""
+    queue_capacity: int = 0
+    """Requests that may wait to be admitted."""
     waiting: int = 0
     """Requests waiting to be admitted."""
+    seats_waited_for: Mapping[Phase, int] = attrs.field(factory=dict)
+    """Legs of admitted requests that wait for a seat."""
     retained: int = 0
     """Requests held in memory."""
     retry_credits: float = 0.0

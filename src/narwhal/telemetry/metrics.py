@@ -8,21 +8,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    ProcessCollector,
+    generate_latest,
+)
 
 from narwhal.admission import Cause
 from narwhal.fleet import EngineState
-from narwhal.model import FailureClass, Limit, Phase, Role, Route, Terminal
+from narwhal.model import ClientLimit, FailureClass, Limit, Phase, Role, Route, Terminal
 from narwhal.roles import Gate, Rule, Verdict
 from narwhal.telemetry.catalogue import ENGINE, LEGS, VERSION
 from narwhal.telemetry.cells import Cell, Cells
 from narwhal.telemetry.codes import CODE_LABELS
 from narwhal.telemetry.kinds import (
     AttemptResult,
+    Denial,
+    Door,
     Endpoint,
+    PassResult,
     Probe,
     ProbeResult,
     StatusClass,
+    Target,
+    TargetResult,
     TokenKind,
 )
 from narwhal.telemetry.scrape import ScrapeCollector
@@ -64,7 +74,14 @@ class Metrics:
         self._bind_requests()
         self._bind_engines(engines)
         self._bind_times()
-        self._cells.cell("build_info", version).set(1)
+        cell = self._cells.cell
+        cell("build_info", version).set(1)
+        cell("target_seconds", Target.TTFT).set(ttft_s)
+        cell("target_seconds", Target.TPOT).set(tpot_s)
+
+    def add_process(self) -> None:
+        """Show `PROCESS` as well, of this process: for whoever has it to itself. Call it once."""
+        ProcessCollector(registry=self.registry)
 
     def render(self) -> bytes:
         """Return the text exposition of every metric; its type is `CONTENT_TYPE`."""
@@ -87,6 +104,8 @@ class Metrics:
         self.http_responses = self._pairs("http_responses_total", Endpoint, StatusClass)
         self.limits_fired = self._each("limits_fired_total", Limit)
         self.attempts = self._each("attempts_total", AttemptResult)
+        self.denied = self._pairs("denied_total", Door, Denial)
+        self.client_limits = self._pairs("client_limits_fired_total", Door, ClientLimit)
         cell = self._cells.cell
         self.retries = cell("retries_total")
         self.offers = cell("offers_total")
@@ -102,11 +121,14 @@ class Metrics:
         self.role_decisions = self._pairs("role_decisions_total", Rule, Verdict)
         self.role_gates = self._each("role_gates_total", Gate)
         self.probes = self._pairs("probes_total", Probe, ProbeResult)
+        self.monitor_passes = self._each("monitor_passes_total", PassResult)
         cell = self._cells.cell
         self.kv_released = cell("kv_released_total")
         self.kv_release_failures = cell("kv_release_failures_total")
         self.kv_orphaned = cell("kv_orphaned_total")
         self.state_write_errors = cell("state_write_errors_total")
+        self.traces_exported = cell("traces_exported_total")
+        self.traces_dropped = cell("traces_dropped_total")
         self.handoff_missing = cell("handoff_missing_total")
         self.handoff_expired = cell("handoff_expired_total")
         self.handoff_incomplete = cell("handoff_incomplete_total")
@@ -125,6 +147,10 @@ class Metrics:
         self.tpot = histogram("tpot_seconds")
         self.request = histogram("request_seconds")
         self.projection_ratio = histogram("ttft_projection_ratio")
+        self.seat_wait = {leg: histogram("seat_wait_seconds", leg) for leg in LEGS}
+        self.monitor_pass = histogram("monitor_pass_seconds")
+        self.loop_lag = histogram("loop_lag_seconds")
+        self.target_results = self._pairs("target_results_total", Target, TargetResult)
 
     def _each(self, name: str, values: Iterable[_Key]) -> dict[_Key, Cell]:
         return {value: self._cells.cell(name, value) for value in values}

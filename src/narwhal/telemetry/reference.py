@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from narwhal.telemetry.catalogue import CATALOGUE, buckets
+from narwhal.telemetry.catalogue import CATALOGUE, PROCESS, buckets
 from narwhal.telemetry.kinds import Kind, Scale
 
 if TYPE_CHECKING:
@@ -28,6 +28,17 @@ are counted as things happen.
 |---|---|---|---|---|
 """
 
+_PROCESS = """
+## The process
+
+`narwhal-trio serve` shows its own process as well, under the names that Prometheus' client
+libraries have for it. An embedded router does not: the process is not its own, and the application
+may show it already.
+
+| metric | meaning |
+|---|---|
+"""
+
 _LABELS = """
 ## Label values
 
@@ -43,10 +54,12 @@ an edge, so the share of requests that met it is exact:
 `narwhal_ttft_seconds_bucket{{le="<target>"}} / narwhal_ttft_seconds_count`.
 
 - `queue_wait_seconds`, `ttft_seconds`, `prefill_ttft_seconds` and `first_token_ttft_seconds`:
-  `slo.ttft_s` times {ttft}.
+  `slo.ttft_s` times {ttft}. So is `seat_wait_seconds`.
 - `tpot_seconds`: `slo.tpot_s` times {tpot}.
 - `request_seconds`: what a request of so many output tokens takes when it just meets both
   targets, `slo.ttft_s + (tokens - 1) * slo.tpot_s`, for 1 and for 16 to 16384 tokens in doublings.
+- `ttft_projection_ratio`: {ratio}.
+- `loop_lag_seconds` and `monitor_pass_seconds`, whatever the targets: {lag}.
 """
 
 
@@ -62,8 +75,9 @@ def catalogue_markdown() -> str:
         for label, names in users.items()
     )
     edges = {scale: _numbers(buckets(scale, ttft_s=1.0, tpot_s=1.0)) for scale in Scale}
-    tail = _BUCKETS.format(ttft=edges[Scale.TTFT], tpot=edges[Scale.TPOT])
-    return _HEAD + rows + _LABELS + values + tail
+    tail = _BUCKETS.format(**edges)
+    process = "".join(f"| `{name}` | {text} |\n" for name, text in PROCESS.items())
+    return _HEAD + rows + _PROCESS + process + _LABELS + values + tail
 
 
 def _row(metric: Metric) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from narwhal.model import FailureClass, Limit, Role, Route, Terminal, TtftScope
     from narwhal.placement import Why
     from narwhal.roles import Rule, Split, Verdict
-    from narwhal.telemetry.kinds import AttemptResult
+    from narwhal.telemetry.kinds import AttemptResult, Change
 
 SCHEMA = 1
 """Version of the row format, in every `start` row. A field that changes meaning raises it."""
@@ -68,6 +68,8 @@ class AttemptRow:
     """Whose leg failed."""
     failure: FailureClass | None = None
     limit: Limit | None = None
+    engine_status: int | None = None
+    """What the engine answered, if that was the failure."""
     prefill_s: float | None = None
     """Start of the prefill request to the end of its answer."""
     handoff_age_s: float | None = None
@@ -117,6 +119,8 @@ class RequestRow:
     `slo.ttft_scope` names."""
     tpot_s: float | None = None
     """Mean time between output tokens, if there were two or more."""
+    projected_tpot_s: float | None = None
+    """What was projected when the last decode was placed, if there are profiles."""
     tokenize_fallback: bool = False
     """Whether the prompt was to be counted by an engine, and was not."""
 
@@ -142,9 +146,13 @@ class EngineSummary:
 
 @attrs.frozen(kw_only=True)
 class StartRow:
-    """The router began to serve."""
+    """The router began to serve, or (`rotated`) goes on in another file, which has to say as much.
+
+    So each file of a journal says what its rows are to be measured by.
+    """
 
     ts: float
+    rotated: bool = False
     version: str
     model: str
     ttft_s: float
@@ -180,6 +188,15 @@ class RoleRow:
 
 
 @attrs.frozen(kw_only=True)
+class RouterRow:
+    """The router as a whole changed."""
+
+    ts: float
+    change: Change
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class StopRow:
     """The router stopped; the totals let a reader check that no row is missing."""
 
@@ -190,4 +207,4 @@ class StopRow:
     """Rows lost since the start."""
 
 
-Row = RequestRow | StartRow | EngineRow | RoleRow | StopRow
+Row = RequestRow | StartRow | EngineRow | RoleRow | RouterRow | StopRow

@@ -23,13 +23,19 @@ def live_readings(live: LiveState) -> Readings:
     readings: Readings = {
         "ready": {(): float(live.ready)},
         "draining": {(): float(live.draining)},
+        "admission_seats": {(): live.admission_seats},
+        "admitted_requests": {(): live.admitted},
+        "queue_capacity": {(): live.queue_capacity},
         "queue_depth": {(): live.waiting},
+        "seats_waited_for": {(leg,): live.seats_waited_for.get(leg, 0) for leg in LEGS},
         "retained_requests": {(): live.retained},
         "retry_credits": {(): live.retry_credits},
         "kv_orphan_tokens": {(engine.iid,): engine.orphan_tokens for engine in live.engines},
         "prefill_backlog_seconds": {(e.iid,): e.backlog_s for e in live.engines},
         "kv_tokens": {(engine.iid,): engine.reserved_tokens for engine in live.engines},
+        "engine_role": {(e.iid, e.role): 1.0 for e in live.engines},
         "seats": {},
+        "seat_limit": {},
         "residents": {},
         "pace_ratio": {},
         "engine_state": {(e.iid, e.state): 1.0 for e in live.engines},
@@ -42,6 +48,7 @@ def live_readings(live: LiveState) -> Readings:
     for engine in live.engines:
         for leg in LEGS:
             readings["seats"][engine.iid, leg] = engine.seats.get(leg, 0)
+            readings["seat_limit"][engine.iid, leg] = engine.seat_limit.get(leg, 0)
             readings["residents"][engine.iid, leg] = engine.residents.get(leg, 0)
             readings["pace_ratio"][engine.iid, leg] = engine.pace.get(leg, 1.0)
         for pool, view in engine.pools.items():

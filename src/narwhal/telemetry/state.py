@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from narwhal.telemetry.alerts import alerts
 from narwhal.telemetry.roles_view import roles_document
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def state_document(
     *,
     version: str,
     model: str,
+    slo: Mapping[str, object],
     uptime_s: float,
     live: LiveState,
     totals: Totals,
@@ -32,10 +34,12 @@ def state_document(
     return {
         "version": version,
         "model": model,
+        "slo": slo,
         "uptime_s": round(uptime_s, 3),
         "ready": live.ready,
         "not_ready": live.not_ready,
         "draining": live.draining,
+        "alerts": alerts(live, totals),
         "requests": {
             "received": totals.received,
             "in_flight": totals.in_flight,
@@ -50,6 +54,7 @@ def state_document(
             "retries": totals.retries,
             "retry_credits": round(live.retry_credits, 6),
         },
+        "tokens": {"prompt": totals.prompt_tokens, "completion": totals.completion_tokens},
         "kv": {
             "released": totals.kv_released,
             "orphaned": totals.kv_orphaned,
@@ -122,6 +127,7 @@ def drain_document(drain: DrainView) -> dict[str, object]:
 
 
 def _outcome(row: RequestRow) -> dict[str, object]:
+    last = row.attempts[-1] if row.attempts else None
     return {
         "ts": round(row.ts, 3),
         "request_id": row.request_id,
@@ -131,5 +137,15 @@ def _outcome(row: RequestRow) -> dict[str, object]:
         "code": row.code,
         "limit": row.limit,
         "attempts": len(row.attempts),
+        "prefill": last and last.prefill,
+        "decode": last and last.decode,
         "request_s": round(row.request_s, 6),
+        "queue_s": _round(row.queue_wait_s),
+        "prefill_ttft_s": _round(row.prefill_ttft_s),
+        "first_token_ttft_s": _round(row.first_token_ttft_s),
+        "tpot_s": _round(row.tpot_s),
     }
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

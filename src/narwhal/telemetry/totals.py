@@ -47,6 +47,10 @@ class Totals:
     limits_fired: Mapping[Limit, int]
     attempts: int
     retries: int
+    prompt_tokens: int
+    """Of prefills that were answered."""
+    completion_tokens: int
+    """Generated, also for answers that then failed."""
     kv_released: int
     kv_orphaned: int
     journal_dropped: int

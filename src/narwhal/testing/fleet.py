@@ -57,9 +57,9 @@ def fleet_config(
 class MemoryFleet:
     """Emulated engines for every engine of a fleet file, at its addresses on a network in memory.
 
-    They have the file's model, its lease and, if it names one, a key; `changes` are further
-    `EngineSettings` for all of them, and `own` those of single engines, by name. `seed` makes the
-    engines' identities and the router's ids.
+    They have the file's model, its lease and, if it names one, a key, unless other `EngineSettings`
+    say otherwise: `changes` are those of all engines, and `own` those of single ones, by name.
+    `seed` makes the engines' identities and the router's ids.
     """
 
     def __init__(
@@ -84,11 +84,14 @@ class MemoryFleet:
         self.engines = EmulatedFleet(
             [
                 EngineSettings(
-                    iid=spec.iid,
-                    model=config.model,
-                    lease_s=config.engine.kv_lease_s,
-                    api_key=None if key_name is None else ENGINE_KEY,
-                    **{**changes, **(own or {}).get(spec.iid, {})},
+                    **{
+                        "iid": spec.iid,
+                        "model": config.model,
+                        "lease_s": config.engine.kv_lease_s,
+                        "api_key": None if key_name is None else ENGINE_KEY,
+                        **changes,
+                        **(own or {}).get(spec.iid, {}),
+                    }
                 )
                 for spec in specs
             ],

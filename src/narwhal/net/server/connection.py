@@ -11,7 +11,8 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.events import Closed, Event, RawData
 from hypercorn.trio.tcp_server import TCPServer
 
-from narwhal.net.server.heads import Refusal
+from narwhal.model import ClientLimit
+from narwhal.net.server.heads import body_too_slow, head_too_slow
 from narwhal.net.server.protocol import Http1
 from narwhal.net.streams import RECEIVE_BYTES, ByteStream
 from narwhal.net.tls import TlsStream
@@ -31,7 +32,8 @@ class Connection(TCPServer):
     - Sends can be cancelled, and any send that does not complete closes the socket at once:
       half a chunk on the wire leaves nothing to go on with. Later sends do nothing.
     - Reading goes on while an application runs, so that a client that leaves is always noticed.
-    - One scope whose deadline moves bounds idleness and slow heads, without a task of its own.
+    - One scope whose deadline moves bounds idleness, slow heads and slow bodies, without a task of
+      its own.
     - Whatever goes wrong stays in here: the server's nursery never hears of it.
     """
 
@@ -54,6 +56,7 @@ class Connection(TCPServer):
         self._linger_left = server.options.linger_bytes
         self._expecting = False
         self._deadline = inf
+        self._body_began: float | None = None  # set while the rest of a body is waited for
         self._scope = trio.CancelScope()
         self._room: trio.Event | None = None
         self._tasks: trio.Nursery | None = None  # until `run` has had its first turn
@@ -80,6 +83,10 @@ class Connection(TCPServer):
             logger.exception("Serving a connection from %s failed", self.stream.peer)
         finally:
             self.abort()
+            # The protocol and this hold each other. Where clients come for one request each, what
+            # waits for the garbage collector would be as much as a busy router holds otherwise.
+            self.protocol.let_go()
+            self._tasks = None
 
     @property
     def _nursery(self) -> trio.Nursery:
@@ -116,6 +123,9 @@ class Connection(TCPServer):
     async def _read_until_lost(self) -> None:
         receive = self.stream.receive_some
         while not self.dead:
+            if self.protocol.congested:
+                await self._wait_for_room()
+                continue
             try:
                 data = await receive(RECEIVE_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -131,9 +141,19 @@ class Connection(TCPServer):
                     return
                 continue
             self.protocol.data_received(data)
+
+    async def _wait_for_room(self) -> None:
+        """Wait until the application has received the body so far; its time is not the client's."""
+        since = trio.current_time()
+        self._deadline = inf
+        try:
             while self.protocol.congested and not self.dead:
                 self._room = trio.Event()
                 await self._room.wait()
+        finally:
+            if self._body_began is not None and not self.lingering:
+                self._body_began += trio.current_time() - since
+                self.protocol.await_body()
 
     def resume_reading(self) -> None:
         """Wake the reader if it waits for the application to receive."""
@@ -165,11 +185,32 @@ class Connection(TCPServer):
         """Bound the wait for the next request."""
         self._set_deadline(trio.current_time() + self.server.options.keep_alive_timeout)
 
+    def body_expected(self, received: int) -> None:
+        """Bound the wait for the rest of a body, of which `received` bytes are here."""
+        options = self.server.options
+        if not options.min_body_rate:
+            return
+        if self._body_began is None:
+            self._body_began = trio.current_time()
+        seconds = options.body_grace + received / options.min_body_rate
+        self._set_deadline(self._body_began + seconds)
+
+    def body_complete(self) -> None:
+        """Give the application its time again."""
+        if self._body_began is not None:
+            self._body_began = None
+            self._deadline = inf
+
     def _expire(self) -> None:
-        if self.protocol.mid_head and not self.lingering:
-            seconds = self.server.options.header_timeout
-            self.protocol.refuse(Refusal(408, f"The request head took over {seconds:g} s."))
+        if self.lingering:
+            self.abort()
+        elif self._body_began is not None:
+            self.protocol.refuse(body_too_slow(self.server.options))
+        elif self.protocol.mid_head:
+            self.protocol.refuse(head_too_slow(self.server.options))
         else:
+            if not self.protocol.keep_alive_requests:  # it never asked for anything
+                self.server.limit_fired(ClientLimit.HEADER_TIME)
             self.abort()
 
     # Writing

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from narwhal.model import ClientLimit
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -34,6 +36,8 @@ class Refusal:
 
     status: int
     message: str
+    limit: ClientLimit | None = None
+    """The limit that it went over, if it was one."""
 
 
 def inspect_head(request: h11.Request, head: bytes, options: ServerOptions) -> Refusal | None:
@@ -53,10 +57,14 @@ def inspect_head(request: h11.Request, head: bytes, options: ServerOptions) -> R
     lines = raw.count(b"\r\n")
     if not blank_line or raw.count(b"\n") != lines:
         return Refusal(400, "Header lines must end with CR LF.")
+    if b"\r\n " in raw or b"\r\n\t" in raw:
+        # RFC 9112, section 5.2, leaves the choice; joined to one value by some and cut by others.
+        return Refusal(400, "A header must be on one line.")
     if len(raw) + len(blank_line) > options.max_header_bytes:
         return head_too_large(options)
     if lines > options.max_headers:
-        return Refusal(431, f"More than {options.max_headers} header lines.")
+        message = f"More than {options.max_headers} header lines."
+        return Refusal(431, message, ClientLimit.HEADER_LINES)
     if _ambiguous_length(raw, request):
         return Refusal(400, "The length of the request's body is given more than once.")
     return None
@@ -91,7 +99,8 @@ def response_head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 def uri_too_long(options: ServerOptions) -> Refusal:
     """Return the refusal of a target over the limit."""
-    return Refusal(414, f"The request target is longer than {options.max_uri_bytes} bytes.")
+    message = f"The request target is longer than {options.max_uri_bytes} bytes."
+    return Refusal(414, message, ClientLimit.URI_BYTES)
 
 
 def longest_line(options: ServerOptions) -> int:
@@ -101,12 +110,29 @@ def longest_line(options: ServerOptions) -> int:
 
 def line_too_long(options: ServerOptions) -> Refusal:
     """Return the refusal of a request line over its limit, whatever it is that is so long."""
-    return Refusal(414, f"The request line is longer than {longest_line(options)} bytes.")
+    message = f"The request line is longer than {longest_line(options)} bytes."
+    return Refusal(414, message, ClientLimit.URI_BYTES)
 
 
 def head_too_large(options: ServerOptions) -> Refusal:
     """Return the refusal of a head over the limit."""
-    return Refusal(431, f"The request head is larger than {options.max_header_bytes} bytes.")
+    message = f"The request head is larger than {options.max_header_bytes} bytes."
+    return Refusal(431, message, ClientLimit.HEADER_BYTES)
+
+
+def head_too_slow(options: ServerOptions) -> Refusal:
+    """Return the refusal of a head that took too long."""
+    message = f"The request head took over {options.header_timeout:g} s."
+    return Refusal(408, message, ClientLimit.HEADER_TIME)
+
+
+def body_too_slow(options: ServerOptions) -> Refusal:
+    """Return the refusal of a body that comes too slowly."""
+    message = (
+        f"The request body took over {options.body_grace:g} s and came at less than "
+        f"{options.min_body_rate:g} bytes/s."
+    )
+    return Refusal(408, message, ClientLimit.BODY_RATE)
 
 
 def _ambiguous_length(raw: bytes, request: h11.Request) -> bool:

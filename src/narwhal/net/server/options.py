@@ -25,13 +25,19 @@ class ServerOptions:
     keep_alive_max_requests: int = sys.maxsize
     """Requests on one connection, after which its answer says `connection: close`."""
     header_timeout: float = 10.0
-    """From the connection, or the first byte of a later request, to its complete head."""
+    """From the connection, or the first byte of a later request, to its complete head. A TLS
+    handshake is part of it."""
     max_header_bytes: int = 65536
     """Request line and headers together, line ends too; more is answered with 431."""
     max_headers: int = 128
     """Header lines; more is answered with 431."""
     max_uri_bytes: int = 8192
     """The request target; more is answered with 414."""
+    body_grace: float = 20.0
+    """How long any body may take; one that takes longer is answered with 408, but for the next.
+    This default is that of Apache's mod_reqtimeout, and so is the next."""
+    min_body_rate: float = 500.0
+    """Bytes per second: so many give a body another second. 0 for no limit."""
     receive_buffer_bytes: int = 65536
     """Body bytes held for an application that does not receive them. Above it the connection is
     not read, which makes the client wait; what one read brings may exceed it once."""

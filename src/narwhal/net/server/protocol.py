@@ -8,6 +8,7 @@ import h11
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.typing import ConnectionState
 
+from narwhal.model import ClientLimit
 from narwhal.net.server.heads import (
     Refusal,
     head_too_large,
@@ -56,8 +57,15 @@ class Http1(H11Protocol):
         self._head: list[bytes] = []  # what has arrived of a request's head, as it arrived
         self._head_bytes = 0
         self._head_line_seen = False
+        self._body_bytes = 0  # of the running request, as far as h11 gave them out
         self._pipelined = 0
+        self._by_length = False  # whether that body's length was announced
+        self._reads = (b"", b"")  # the last read, and three bytes from before it
         self._beyond: bytes | None = None  # what follows a body that h11 was not asked for
+
+    def let_go(self) -> None:
+        """Forget the connection, which is over: nothing is called on this any more."""
+        del self.wire, self.send
 
     # State
 
@@ -88,7 +96,14 @@ class Http1(H11Protocol):
     def continue_bytes(self) -> bytes:
         """Return `100 Continue`, once; the application has asked for the body."""
         answer = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
-        return self.connection.send(answer) or b""
+        data = self.connection.send(answer) or b""
+        self.await_body()
+        return data
+
+    def await_body(self) -> None:
+        """Bound the wait for the rest of the body, if it is the client's turn to send it."""
+        if not self.continue_due():
+            self.wire.body_expected(self._body_bytes)
 
     def extra_headers(self) -> list[tuple[bytes, bytes]]:
         """Return what the server adds to a response that starts now."""
@@ -107,10 +122,13 @@ class Http1(H11Protocol):
         elif self._begin_plain(data):
             return
         else:
+            before, last = self._reads
+            self._reads = ((before + last[-3:])[-3:], data)
             self.connection.receive_data(data)
         if self.stream is not None and self.complete:
             self._pipelined += len(data)
             if self._pipelined > self._options.max_pipelined_bytes:
+                self.wire.server.limit_fired(ClientLimit.PIPELINED)
                 self.wire.abort()
             return
         if self.connection.their_state is h11.IDLE:
@@ -131,6 +149,7 @@ class Http1(H11Protocol):
             if self.stream is not None and self.complete:
                 # What follows waits for the answer, or is not looked at again.
                 self._pipelined = len(self._following())
+                self.wire.body_complete()
                 return
             try:
                 event = connection.next_event()
@@ -144,10 +163,15 @@ class Http1(H11Protocol):
                 self._wait_for_head()
                 return
             elif type(event) is h11.Data:
+                self._body_bytes += len(event.data)
                 self.stream.feed(event.data)
             elif type(event) is h11.EndOfMessage:
+                if not self._by_length and not self._ends_in_crlf():
+                    self.refuse(Refusal(400, "The chunks do not end with CR LF."))
+                    return
                 self.stream.feed_end()
             else:
+                self.await_body()
                 return
 
     def _begin_plain(self, data: bytes) -> bool:
@@ -176,6 +200,7 @@ class Http1(H11Protocol):
         self._head.clear()
         self._head_bytes = 0
         self._head_line_seen = False
+        self._body_bytes = 0
         refusal = inspect_head(request, head, self._options)
         if refusal is not None:
             self.refuse(refusal)
@@ -189,6 +214,7 @@ class Http1(H11Protocol):
         That is most of them, and nothing in such a body needs parsing.
         """
         length = next((value for name, value in request.headers if name == b"content-length"), None)
+        self._by_length = length is not None
         if length is None:
             return
         size = int(length)
@@ -197,6 +223,16 @@ class Http1(H11Protocol):
             self._beyond = rest[size:]
             stream.feed(rest[:size])
             stream.feed_end()
+
+    def _ends_in_crlf(self) -> bool:
+        """Whether the message that has just ended did so with an empty line.
+
+        h11 takes a line feed alone for the end of a trailer, or of all of them. Whoever stands in
+        front and does not would take what follows for a part of the same request.
+        """
+        before, last = self._reads
+        rest, _ = self.connection.trailing_data
+        return (before + last[: len(last) - len(rest)])[-4:] == b"\r\n\r\n"
 
     def _wait_for_head(self) -> None:
         if not self._head_bytes:
@@ -219,6 +255,8 @@ class Http1(H11Protocol):
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer instead of the application if that is still possible, and close."""
+        if refusal.limit is not None:
+            self.wire.server.limit_fired(refusal.limit)
         stream, self.stream = self.stream, None
         if stream is not None:
             started = stream.response_started
@@ -235,8 +273,6 @@ class Http1(H11Protocol):
         """
         self.stream = None
         self.wire.resume_reading()
-        if self.wire.dead:
-            return
         if self.complete and not last and not self.wire.server.draining:
             self._start_next(self._following())
         elif self._pipelined or not self.complete:

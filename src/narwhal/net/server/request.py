@@ -142,7 +142,8 @@ class RequestStream(HTTPStream):
         await self._finish(body)
 
     def _path(self) -> str:
-        return str(self.scope["path"])
+        """For the log: with its escapes, or else a client could end the line and write another."""
+        return self.scope["raw_path"].decode("ascii")
 
     @property
     def response_started(self) -> bool:
@@ -308,7 +309,8 @@ class RequestStream(HTTPStream):
         self._chunks.clear()
         self._end_reported = True
         self._notify()
-        self._protocol.response_done(last=self._last)
+        if not self._wire.dead:  # else the protocol has let go of it
+            self._protocol.response_done(last=self._last)
 
     def _take_head(self, final_size: int | None) -> bytes:
         """Return the head if it is still due; `final_size` is the whole body's, if known."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import trio
 from hypercorn.trio.worker_context import WorkerContext
 
+from narwhal.model import ClientLimit
 from narwhal.net.server.connection import Connection
 from narwhal.net.server.options import DEFAULT_OPTIONS, ASGIApp, ServerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from narwhal.net.streams import ByteStream, Listener
 
@@ -32,12 +33,20 @@ CAPACITY_PAUSE = 0.1
 class Server:
     """Runs an ASGI application on HTTP/1.1 connections.
 
-    `app` gets scopes of type `http` only; there is no lifespan. `options` are its limits.
+    `app` gets scopes of type `http` only; there is no lifespan. `options` are its limits; `told`
+    is called, synchronously, with each that fires.
     """
 
-    def __init__(self, app: ASGIApp, *, options: ServerOptions = DEFAULT_OPTIONS) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        options: ServerOptions = DEFAULT_OPTIONS,
+        told: Callable[[ClientLimit], None] | None = None,
+    ) -> None:
         self.app = app
         self.options = options
+        self._told = told
         self.config = options.hypercorn()
         self.context = WorkerContext(None)
         self.draining = False
@@ -117,6 +126,8 @@ class Server:
         return limit > 0 and self.connections >= limit
 
     async def _room(self) -> None:
+        if self._full and not self.draining:
+            self.limit_fired(ClientLimit.CONNECTIONS)
         while self._full and not self.draining:
             await self._endings.park()
 
@@ -126,6 +137,11 @@ class Server:
         finally:
             del self._connections[connection]
             self._endings.unpark_all()
+
+    def limit_fired(self, limit: ClientLimit) -> None:
+        """Pass on that a limit fired; called by connections."""
+        if self._told is not None:
+            self._told(limit)
 
     def request_began(self) -> None:
         """Count a request in; called by its connection."""

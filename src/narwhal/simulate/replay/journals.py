@@ -97,7 +97,7 @@ def _rows(
         event = row.get("event")
         if event == "request":
             yield line, row
-        elif event == "start":
+        elif event in ("start", "rotated"):
             _check_schema(line, row)
         elif event == "stop":
             left[LOST] += line.tokens_or_none(row, "dropped") or 0
