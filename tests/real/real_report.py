@@ -25,6 +25,7 @@ AREAS = {
     "test_real_both_killed": "Engines that die",
     "test_real_both_roles": "Roles, drains, readmission",
     "test_real_split_profile": "Profiles",
+    "test_real_both_check": "What `narwhal-trio check` says",
     "test_real_both_conformance": "Emulated engines are full like real ones",
     "test_real_conformance": "Emulated engines are like real ones",
 }
