@@ -49,7 +49,7 @@ class Notes:
             "took_s": round(time.time() - self._begun),
             "narwhal": version("narwhal-trio"),
             "python": platform.python_version(),
-            "kernel": platform.release(),
+            "kernel": ".".join(platform.release().split(".")[:2]),
             "processors": os.cpu_count(),
             "pinned": pinned(),
             "ready_s": {iid: round(seconds, 1) for iid, seconds in self.ready.items()},

@@ -25,10 +25,11 @@ AREAS = {
     "test_real_both_killed": "Engines that die",
     "test_real_both_roles": "Roles, drains, readmission",
     "test_real_split_profile": "Profiles",
+    "test_real_both_check": "What `narwhal-trio check` says",
     "test_real_both_conformance": "Emulated engines are full like real ones",
     "test_real_conformance": "Emulated engines are like real ones",
 }
-"""Headings, by module, in the order of the page."""
+"""Headings, by module, in the order of the page. Times in it are in seconds."""
 
 
 def render(summary: Mapping[str, Any]) -> str:
@@ -40,10 +41,10 @@ def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in summary["pinned"].items())
     minutes = summary["took_s"] / 60
     yield f"Run on {summary['date']}: narwhal-trio {summary['narwhal']}, {versions};"
-    yield f"Python {summary['python']}, Linux {summary['kernel']}, {summary['processors']}"
+    yield f"Python {summary['python']}, Linux {summary['kernel']}, and {summary['processors']}"
     ready = sorted(summary["ready_s"].values())
     yield f"processors that others used as well. It took {minutes:.0f} minutes. Engines were ready"
-    yield f"after {ready[0]:.0f} to {ready[-1]:.0f} s."
+    yield f"after {ready[0]:.0f} to {ready[-1]:.0f} s. Times in the tables are in seconds."
     for module, heading in AREAS.items():
         tests = {
             name: test for name, test in summary["tests"].items() if name.split(".")[0] == module

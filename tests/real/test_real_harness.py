@@ -117,7 +117,7 @@ def test_a_report_has_a_row_for_each_test() -> None:
     assert text.endswith(END + "\n")
     assert "| Right \\| right. | 3 | free after 0.1, 0.25; split `2P1D` |" in text
     assert "| Wrong. | 1, **2 failed** |  |" in text
-    assert "Engines were ready\nafter 30 to 42 s." in text
+    assert "Engines were ready\nafter 30 to 42 s. Times" in text
 
 
 def test_a_report_of_a_run_that_failed_or_left_out_something_is_not_written(
