@@ -111,12 +111,14 @@ def test_the_router_s_own_server_goes_on_after_a_304() -> None:
             server = Server(router.app)
             await nursery.start(server.serve, [fleet.network.listen("router", 8000)])
             stream = await fleet.network.connect("router", 8000)
-            ask = b"GET /narwhal/ui.css HTTP/1.1\r\nhost: r\r\n%b\r\n"
+            ask = b"GET /narwhal/ui.css HTTP/1.1\r\nhost: router\r\n%b\r\n"
             tag = UI_PAGES["/narwhal/ui.css"].tag
             await stream.send_all(ask % (b"if-none-match: %b\r\n" % tag) + ask % b"")
             found = b""
             while not found.endswith((FILES / "ui.css").read_bytes()):
-                found += await stream.receive_some(65536)
+                data = await stream.receive_some(65536)
+                assert data, found
+                found += data
             assert re.findall(rb"HTTP/1.1 (\d+)", found) == [b"304", b"200"]
             assert found.partition(b"\r\n\r\n")[2].startswith(b"HTTP/1.1 200")
             stream.close()
