@@ -102,29 +102,35 @@ def comparable(answer: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def folded(stream: Streamed) -> list[tuple[Any, str, list[float]]]:
-    """A stream's events, those of the same form put together: form, texts, numbers.
+def folded(stream: Streamed) -> list[tuple[Any, dict[str, str], dict[str, list[float]]]]:
+    """A stream's events, those of the same form put together: form, texts and numbers by field.
 
-    An engine that is ahead of its reader puts several tokens into one event.
+    An engine that is ahead of its reader puts several tokens into one event. Each field's values
+    are in the order of tokens then; those of two fields come in another order than one by one.
     """
     out = []
     for kind, chunks in groupby(map(comparable, stream.chunks), form):
-        leaves = [leaf for chunk in chunks for leaf in _leaves(chunk)]
-        texts = "".join(leaf for leaf in leaves if isinstance(leaf, str))
-        out.append((kind, texts, [leaf for leaf in leaves if not isinstance(leaf, str)]))
+        texts: dict[str, str] = {}
+        numbers: dict[str, list[float]] = {}
+        for field, leaf in (each for chunk in chunks for each in _leaves(chunk)):
+            if isinstance(leaf, str):
+                texts[field] = texts.get(field, "") + leaf
+            else:
+                numbers.setdefault(field, []).append(leaf)
+        out.append((kind, texts, numbers))
     return out
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[str | float]:
-    """What a model says; not what each event says again."""
+def _leaves(value: Any, field: str = "") -> Iterator[tuple[str, str | float]]:
+    """What a model says, with the names that lead there; not what each event says again."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from _leaves(item, name)
+            yield from _leaves(item, f"{field}.{name}")
     elif isinstance(value, list):
         for item in value:
-            yield from _leaves(item, key)
-    elif value is not None and key not in {"index", "object", "model", "type"}:
-        yield value
+            yield from _leaves(item, field)
+    elif value is not None and field.rpartition(".")[2] not in {"index", "object", "model", "type"}:
+        yield field, value
 
 
 @contextmanager
