@@ -59,7 +59,9 @@ class _Wire:
         self.context = WorkerContext(None)
         self.secure = False
         self.stream = SimpleNamespace(peer=None, local=None)
-        self.server = SimpleNamespace(options=options, draining=False)
+        self.server = SimpleNamespace(
+            options=options, draining=False, limit_fired=lambda _limit: None
+        )
         self.over = False
         self.answer = b""
         self.running: Any = None
@@ -84,7 +86,11 @@ class _Wire:
     def nothing(self) -> None:
         """For what only concerns time."""
 
-    head_began = became_idle = resume_reading = nothing
+    head_began = became_idle = resume_reading = body_complete = nothing
+
+    def body_expected(self, received: int) -> None:
+        """The same."""
+
     linger = abort
 
 
