@@ -148,3 +148,19 @@ def test_a_calibration_of_nothing_says_why() -> None:
     assert report.calibration is not None
     assert report.calibration.proposed_s is None
     assert report.calibration.troubles == ("no pair of engines got through `consume`",)
+
+
+@pytest.mark.parametrize(
+    ("fault", "grade", "slow"), [("wait(1)", Grade.PASS, 1.0), ("status(500)", Grade.FAIL, 0.0)]
+)
+def test_of_several_handoffs_the_worst_is_told(fault: str, grade: Grade, slow: float) -> None:
+    """A second try that goes well does not make a first one well."""
+
+    def once(fleet: MemoryFleet, gate: Gate) -> None:
+        if gate is Gate.CONSUME:
+            fleet.fail_with(f"decode:{fault}*1", iid="d0")
+
+    report = check(options=Options(repeats=3, lease_wait_s=0.1), on_gate=once, left=True)
+    (finding,) = found(report, Gate.CONSUME)
+    assert finding.grade is grade
+    assert finding.figures.get("first_token_s", 0.0) >= slow

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NOT_ALLOWED = (401, 403)
+NOT_ALLOWED = (401, 403)
+"""Statuses that speak of the key."""
 
 
 class Kind(StrEnum):
@@ -91,5 +92,5 @@ def _by_status(error: EngineStatus, what: str) -> Trouble:
     status = error.engine_status
     said = parse_engine_error(status, error.body).message
     text = f"{what}: it answered {status}{f': {said}' if said else ''}"
-    kind = Kind.KEY if status in _NOT_ALLOWED else Kind.REFUSED
+    kind = Kind.KEY if status in NOT_ALLOWED else Kind.REFUSED
     return Trouble(kind=kind, text=text, status=status)

@@ -10,7 +10,7 @@ from narwhal.engine import Process
 from narwhal.fleet import contract
 from narwhal.monitor import reported_facts
 from narwhal.preflight.agreement import odd_ones
-from narwhal.preflight.asking import Bound, Kind, Trouble, ask
+from narwhal.preflight.asking import NOT_ALLOWED, Bound, Kind, Trouble, ask
 from narwhal.preflight.gates import Gate
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from narwhal.preflight.view import View
 
 _OK = 200
-_NOT_ALLOWED = (401, 403)
 # Between two looks at an engine that still boots.
 _LOOK_AGAIN_S = 0.5
 _CONNECT_ADVICE = {
@@ -42,7 +41,7 @@ async def reach(config: FleetConfig, view: View, *, wait_s: float) -> Finding:
         found = await ask(view.client.health_status, health_bound(config), "/health")
         spent = trio.current_time() - began
         # A status that asks for a key comes from an engine that is there.
-        if found == _OK or found in _NOT_ALLOWED:
+        if found == _OK or found in NOT_ALLOWED:
             return view.at(Gate.REACH).passed(
                 f"/health answered after {spent:.3g} s", reach_s=spent
             )
