@@ -14,7 +14,7 @@ import trio
 
 from narwhal.cli.check_live import progress
 from narwhal.cli.check_report import as_json, as_text
-from narwhal.cli.running import until_signalled
+from narwhal.cli.running import INTERRUPTED, until_signalled
 from narwhal.config import load_fleet
 from narwhal.engine import engine_clients
 from narwhal.model import ConfigError
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from narwhal.config import FleetConfig
     from narwhal.profiles import ProfileStore
 
-# As shells say that a signal ended a program: 128 and the number of SIGINT.
-_INTERRUPTED = 130
 # An engine is in one handoff at a time, and asked one or two things beside it.
 _CONNECTIONS = 8
 
@@ -129,7 +127,7 @@ def check(
     else:
         click.echo(as_text(report, interrupted=interrupted, verbose=verbose))
     if interrupted:
-        raise click.exceptions.Exit(_INTERRUPTED)
+        raise click.exceptions.Exit(INTERRUPTED)
     raise click.exceptions.Exit(0 if report.ok else 1)
 
 

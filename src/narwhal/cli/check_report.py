@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from narwhal.cli.table import table
-from narwhal.preflight import Gate, Grade
+from narwhal.preflight import Gate, Grade, count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,18 +28,18 @@ def worst_of(findings: Sequence[Finding]) -> Grade:
 
 def counted(findings: Sequence[Finding]) -> str:
     """How many findings there are of each grade."""
-    counts = Counter(finding.grade for finding in findings)
+    counts = count(findings)
     return ", ".join(f"{counts[grade]} {grade}" for grade in _WORST if counts[grade])
 
 
 def as_json(report: Report, *, interrupted: bool) -> dict[str, Any]:
     """The report for programs. Times are in seconds."""
-    counts = Counter(finding.grade for finding in report.findings)
+    counts = count(report.findings)
     return {
         "ok": report.ok and not interrupted,
         "interrupted": interrupted,
         "seconds": round(report.seconds, 3),
-        "counts": {grade.value: counts[grade] for grade in Grade},
+        "counts": {grade.value: number for grade, number in counts.items()},
         "gates": {
             gate.value: worst_of(found).value
             for gate in Gate
@@ -159,7 +158,7 @@ def _mid(ordered: Sequence[float]) -> float:
 
 
 def _verdict(report: Report, *, interrupted: bool) -> str:
-    counts = Counter(finding.grade for finding in report.findings)
+    counts = count(report.findings)
     seconds = f"{report.seconds:.1f} s"
     if interrupted:
         return f"interrupted after {seconds}: the gates above are all that were seen"

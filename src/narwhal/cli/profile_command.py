@@ -15,7 +15,7 @@ import trio
 from narwhal.cli.profile_options import Limits, Numbers, TextFile
 from narwhal.cli.profile_report import Report, as_json, as_text, plot
 from narwhal.cli.profile_run import FleetRun, Stopped
-from narwhal.cli.running import fail, fail_config, until_signalled
+from narwhal.cli.running import INTERRUPTED, fail, fail_config, until_signalled
 from narwhal.config import load_fleet
 from narwhal.engine import engine_clients
 from narwhal.model import ConfigError
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from narwhal.config import FleetConfig
 
-# As shells say that a signal ended a program: 128 and the number of SIGINT.
-_INTERRUPTED = 130
 # A batch is as many connections, and there are a few requests beside it at the most.
 _MORE_CONNECTIONS = 8
 
@@ -156,7 +154,7 @@ def profile(
     click.echo(json.dumps(as_json(report), indent=2) if form == "json" else as_text(report))
     if stopped is not None:
         failed = fail(*stopped.lines)
-        raise click.exceptions.Exit(_INTERRUPTED) if stopped.interrupted else failed
+        raise click.exceptions.Exit(INTERRUPTED) if stopped.interrupted else failed
 
 
 async def _measure(run: FleetRun) -> Stopped | None:

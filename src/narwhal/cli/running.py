@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from narwhal.net import Listener
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+INTERRUPTED = 130
+"""As shells say that a signal ended a program: 128 and the number of SIGINT."""
 
 
 def fail(*lines: str) -> click.exceptions.Exit:

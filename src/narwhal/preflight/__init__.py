@@ -7,6 +7,7 @@ the router does, with the same clients and the same bodies. Nothing about the fl
 
 from narwhal.preflight.calibrating import Calibration, Timing
 from narwhal.preflight.gates import FLEET, Finding, Gate, Grade
+from narwhal.preflight.ledger import count
 from narwhal.preflight.run import LEASE_WAIT_S, Options, Preflight, Report
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "Preflight",
     "Report",
     "Timing",
+    "count",
 ]

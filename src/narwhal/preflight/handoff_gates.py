@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
+from narwhal.config.binds import is_loopback
 from narwhal.preflight.asking import Kind, Trouble, ask
 from narwhal.preflight.engine_gates import health_bound
 from narwhal.preflight.gates import About, Gate, Grade, pair_name
@@ -74,10 +74,7 @@ def _not_produced(config: FleetConfig, about: About, made: Trouble, expected: st
 
 
 def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost" or is_loopback(host)
 
 
 def shared_channels(views: Iterable[View]) -> Iterator[Finding]:

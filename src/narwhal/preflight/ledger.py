@@ -45,5 +45,10 @@ class Ledger:
 
     def counts(self) -> dict[Grade, int]:
         """How many there are of each grade."""
-        counted = Counter(finding.grade for finding in self._found)
-        return {grade: counted[grade] for grade in Grade}
+        return count(self._found)
+
+
+def count(findings: Iterable[Finding]) -> dict[Grade, int]:
+    """How many findings there are of each grade."""
+    counted = Counter(finding.grade for finding in findings)
+    return {grade: counted[grade] for grade in Grade}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from narwhal.config import FleetConfig
-    from narwhal.engine import EngineClient, PrefillReply
+    from narwhal.engine import EngineClient
     from narwhal.wire.openai import CompletionRequest
     from narwhal.wire.vllm import Handoff
 
@@ -127,17 +127,14 @@ class Legs:
     ) -> Produced | Trouble:
         """Run a prefill leg; what it handed over is in `held` as well, whatever else comes."""
 
-        async def run() -> PrefillReply:
-            return await producer.prefill(
+        async def run() -> Produced:
+            reply = await producer.prefill(
                 Route.COMPLETIONS,
                 vllm.prefill_body(request),
                 self.correlation(),
                 on_answer=lambda _at: None,
                 on_late=held.learn_late,
             )
-
-        async def run_and_read() -> Produced:
-            reply = await run()
             answer = vllm.parse_prefill(reply.body, whole=False)
             held.handoff = answer.handoff
             return Produced(
@@ -146,7 +143,7 @@ class Legs:
                 answered=reply.answered,
             )
 
-        return await ask(run_and_read, bound or self.bound, "prefill leg")
+        return await ask(run, bound or self.bound, "prefill leg")
 
     async def decode(
         self,
