@@ -10,6 +10,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from narwhal.admission import Admitted, Cause, DecodePath, PrefillPath, Refused, Targets, judge
 
@@ -28,7 +29,7 @@ def decode(iid: str = "d0", interval: float = 0.05, **more: Any) -> DecodePath:
 def whole(decode_: DecodePath, **more: Any) -> PrefillPath:
     """Both phases on one engine."""
     measured = more.pop("measured", True)
-    return attrs.evolve(prefill(**more), decode=decode_, measured=measured)
+    return replace(prefill(**more), decode=decode_, measured=measured)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ DECODES = st.lists(
 
 WHOLES = st.lists(
     st.builds(
-        lambda path, decode_, measured: attrs.evolve(path, decode=decode_, measured=measured),
+        lambda path, decode_, measured: replace(path, decode=decode_, measured=measured),
         path=PREFILLS.filter(bool).map(lambda paths: paths[0]),
         decode_=DECODES.filter(bool).map(lambda paths: paths[0]),
         measured=st.booleans(),
@@ -157,7 +158,7 @@ def test_more_backlog_never_admits_what_less_refuses(
     prefills, decodes = paths
     less = judge(prefills, decodes, waited_s=waited, targets=TARGETS)
     busier = [
-        attrs.evolve(path, ahead_s=path.ahead_s + extra)
+        replace(path, ahead_s=path.ahead_s + extra)
         for path, extra in zip(prefills, more, strict=False)
     ]
     if isinstance(less, Refused):
@@ -173,10 +174,10 @@ def test_a_longer_prompt_is_never_projected_earlier_nor_let_in_where_a_shorter_i
 
     def grown(path: DecodePath) -> DecodePath:
         kv, own = path.kv_tokens + more, path.own_tokens + more
-        return attrs.evolve(path, kv_tokens=kv, own_tokens=own)
+        return replace(path, kv_tokens=kv, own_tokens=own)
 
     long = [
-        attrs.evolve(path, own_s=path.own_s + longer, decode=path.decode and grown(path.decode))
+        replace(path, own_s=path.own_s + longer, decode=path.decode and grown(path.decode))
         for path in prefills
     ]
     short_ = judge(prefills, decodes, waited_s=waited, targets=TARGETS)
@@ -200,8 +201,7 @@ def test_who_comes_back_when_told_to_is_let_in_if_nobody_else_came(
     if any(path.penalty_s for path in prefills):
         return  # a penalty does not shrink as time goes by
     later = [
-        attrs.evolve(path, ahead_s=max(0.0, path.ahead_s - verdict.retry_after))
-        for path in prefills
+        replace(path, ahead_s=max(0.0, path.ahead_s - verdict.retry_after)) for path in prefills
     ]
     again = judge(later, [], waited_s=0.0, targets=TARGETS)
     # How long other decodes go on is not known, so that is no part of the promise.
@@ -214,10 +214,10 @@ def test_what_can_never_fit_is_never_told_to_come_back(paths: Paths, waited: flo
     prefills, decodes = paths
 
     def idle(path: DecodePath) -> DecodePath:
-        return attrs.evolve(path, interval_s=path.alone_s, kv_tokens=path.own_tokens)
+        return replace(path, interval_s=path.alone_s, kv_tokens=path.own_tokens)
 
     empty = [
-        attrs.evolve(
+        replace(
             path,
             ahead_s=0.0,
             penalty_s=0.0,

@@ -161,7 +161,7 @@ def test_trust_is_lost_and_won_as_the_page_says() -> None:
     failed, busy = (row for row in table(ENGINES, "## Trust")[:2])
     pauses = [int(number) for number in re.findall(r"\b\d+\b", failed[1])]
     assert pauses == [1, 2, 4, 8, 16, trust.LONGEST_PAUSE_S]
-    standing, now = trust.Trust(["d0"]), 0.0
+    standing, now = trust.Trust(), 0.0
     for pause in pauses:
         standing.failed("d0", Phase.DECODE, FailureClass.STREAM, now)
         assert standing.doubtful("d0", Phase.DECODE, now + pause - 0.01)

@@ -69,7 +69,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 mine = [each.claim for each in self.out if (each.iid, each.phase) == (iid, phase)]
                 assert ledger.residents(iid, phase) == len(mine)
                 assert ledger.tokens(iid, phase) == sum(each.tokens for each in mine)
-                assert ledger.mean_tokens(iid, phase) == sum(each.mean_tokens for each in mine)
+                assert ledger.load(iid, phase).mean_tokens == sum(each.mean_tokens for each in mine)
         for iid in ENGINES:
             legs = [e.claim for e in self.out if (e.iid, e.phase) == (iid, Phase.PREFILL)]
             mine = [each for each in legs if each.seconds]  # the others stand in no line
@@ -144,7 +144,7 @@ class TrustMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.trust = Trust(ENGINES)
+        self.trust = Trust()
         self.model = {(iid, phase): Standing() for iid in ENGINES for phase in Trust.PHASES}
 
     @rule(

@@ -45,9 +45,11 @@ class Targets:
     margin: float = 0.0
     """`serving.admission_margin`: a share of the TTFT target on top of it."""
 
-    @property
-    def budget_s(self) -> float:
-        """The longest projected TTFT that is let in."""
+    budget_s: float = attrs.field(init=False)
+    """The longest projected TTFT that is let in."""
+
+    @budget_s.default
+    def _budget_s(self) -> float:
         return self.ttft_s * (1.0 + self.margin)
 
     def in_time(self, projected_s: float) -> bool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from math import inf
 
-import attrs
+import msgspec
 
 
-@attrs.frozen(kw_only=True)
-class PrefillPath:
-    """A prefill on one engine. All in seconds."""
+class PrefillPath(msgspec.Struct, frozen=True, kw_only=True):
+    """A prefill on one engine. All in seconds. One is made for each engine and request."""
 
     iid: str
     ahead_s: float
@@ -30,7 +29,7 @@ class PrefillPath:
     @property
     def price_s(self) -> float:
         """From now to the moment that the target is about."""
-        return self.ahead_s + self.alone_s + self.penalty_s
+        return self.ahead_s + (self.own_s + self.after_s) + self.penalty_s
 
     @property
     def alone_s(self) -> float:
@@ -46,9 +45,8 @@ class PrefillPath:
         return self.decode is None or self.decode.could_meet(tpot_s)
 
 
-@attrs.frozen(kw_only=True)
-class DecodePath:
-    """A decode on one engine, as it would be with the request on it."""
+class DecodePath(msgspec.Struct, frozen=True, kw_only=True):
+    """A decode on one engine, as it would be with the request on it; made as often."""
 
     iid: str
     interval_s: float

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 PATHS = {Route.COMPLETIONS: b"/v1/completions", Route.CHAT: b"/v1/chat/completions"}
 
 
-@attrs.frozen
-class Correlation:
+class Correlation(msgspec.Struct, frozen=True):
     """What ties a leg to its request in other people's logs."""
 
     request_id: str
@@ -203,6 +202,27 @@ class EngineClient:
             request, replayable=False, on_slot=on_slot, before_write=before_write
         )
         return DecodeLeg(exchange)
+
+    def dispatch_decode_nowait(
+        self,
+        route: Route,
+        body: bytes,
+        correlation: Correlation,
+        *,
+        on_slot: Callable[[], None],
+        before_write: Callable[[], None],
+    ) -> DecodeLeg | None:
+        """As `dispatch_decode` if a connection is idle, else `None`: nothing was done.
+
+        A leg that is still `unsent` has to be sent on with `DecodeLeg.send_rest`.
+        """
+        exchange = self.pools.data.send_nowait(
+            self._request(PATHS[route], body, correlation),
+            replayable=False,
+            on_slot=on_slot,
+            before_write=before_write,
+        )
+        return None if exchange is None else DecodeLeg(exchange)
 
     async def release(self, body: bytes, correlation: Correlation) -> None:
         """Send a leg that nobody needs the answer of, so that this decoder frees the producer's KV.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DecodeLeg:
-    """A decode request that was written; a context manager that never leaves its stream open.
+    """A decode request that is being written, or was; a context manager, which closes it.
 
     `accepted` turns true with a response head of 200: from then on the decoder owns the
     handoff, and the same handoff must not be used again.
@@ -41,6 +41,15 @@ class DecodeLeg:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether some of the request is not with the kernel yet; then `send_rest` comes next."""
+        return self._exchange.unsent
+
+    async def send_rest(self) -> None:
+        """Write it; returns as soon as all of it is with the kernel. A cancel closes the leg."""
+        await self._exchange.transmit()
 
     async def head(self) -> None:
         """Wait for the response head.

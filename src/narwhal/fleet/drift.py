@@ -101,7 +101,9 @@ class Drift:
         It is 0 when all engines of the fleet are on probation, or the only one: with the same
         added to all none comes last, and admission would refuse what no other engine does faster.
         """
-        if not self.on_probation(iid) or all(each.probation for each in self._records.values()):
+        if not self._records[iid].probation or all(
+            each.probation for each in self._records.values()
+        ):
             return 0.0
         return self._health.probation_penalty_s
 

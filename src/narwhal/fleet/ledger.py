@@ -38,6 +38,31 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @attrs.define(eq=False)
+class Load:
+    """Legs of one phase on one engine, and what they take of it together."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """KV tokens that they will hold at their ends."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def mean_tokens(self) -> float:
+        """KV tokens that they hold, on average over their lifetimes."""
+        return self.prompt_tokens + self.output_tokens / 2
+
+    def add(self, claim: Claim, sign: int) -> None:
+        """One more leg, or with -1 one less."""
+        self.requests += sign
+        self.prompt_tokens += sign * claim.prompt_tokens
+        self.output_tokens += sign * claim.output_tokens
+
+
+@attrs.define(eq=False)
 class Reservation:
     """One leg's claim on one engine. It is released exactly once, whatever ends the leg."""
 
@@ -45,14 +70,11 @@ class Reservation:
     iid: str
     phase: Phase
     claim: Claim
+    line: Backlog | None = None
+    """Where its prefill stands in line, if its length is known."""
     released: bool = False
     done: bool = False
     """Set before the release of a prefill that came to its end: it says how fast the engine is."""
-
-    @property
-    def stands_in_line(self) -> bool:
-        """Whether its prefill is in the backlog of its engine: one whose length is known."""
-        return bool(self.claim.seconds) and self.phase is Phase.PREFILL and self.iid != UNPLACED
 
     def release(self, now: float) -> None:
         """Take the claim back. A second call is a defect of the caller and raises."""
@@ -74,49 +96,47 @@ class Ledger:
 
     def __init__(self, iids: Iterable[str]) -> None:
         self.iids = tuple(iids)
-        everywhere = [(iid, phase) for iid in (*self.iids, UNPLACED) for phase in self.PHASES]
-        self._residents = dict.fromkeys(everywhere, 0)
-        self._prompts = dict.fromkeys(everywhere, 0)
-        self._outputs = dict.fromkeys(everywhere, 0)
+        self._loads = {
+            (iid, phase): Load() for iid in (*self.iids, UNPLACED) for phase in self.PHASES
+        }
         self._backlogs = {iid: Backlog() for iid in self.iids}
         self.before_decodes_change: Callable[[str, float], object] = lambda _iid, _now: None
         """Called with an engine and the time just before its decodes become more or fewer."""
 
     def reserve(self, iid: str, phase: Phase, claim: Claim, now: float) -> Reservation:
         """Claim a place on `iid`, or on no engine yet, for a leg that begins at `now`."""
-        reservation = Reservation(self, iid, phase, claim)
-        if phase is Phase.DECODE:
-            self.before_decodes_change(iid, now)
-        self._add(reservation, 1)
-        if reservation.stands_in_line:
-            self._backlogs[iid].add(reservation, claim.seconds, now)
+        line = None
+        if iid != UNPLACED:
+            if phase is Phase.DECODE:
+                self.before_decodes_change(iid, now)
+            elif claim.seconds:
+                line = self._backlogs[iid]
+        reservation = Reservation(self, iid, phase, claim, line)
+        self._loads[iid, phase].add(claim, 1)
+        if line is not None:
+            line.add(reservation, claim.seconds, now)
         return reservation
 
     def remove(self, reservation: Reservation, now: float) -> None:
         """For `Reservation.release`."""
-        if reservation.phase is Phase.DECODE:
-            self.before_decodes_change(reservation.iid, now)
-        self._add(reservation, -1)
-        if reservation.stands_in_line:
-            self._backlogs[reservation.iid].remove(reservation, now, done=reservation.done)
+        iid, phase = reservation.iid, reservation.phase
+        if phase is Phase.DECODE and iid != UNPLACED:
+            self.before_decodes_change(iid, now)
+        self._loads[iid, phase].add(reservation.claim, -1)
+        if reservation.line is not None:
+            reservation.line.remove(reservation, now, done=reservation.done)
 
-    def _add(self, reservation: Reservation, sign: int) -> None:
-        key, claim = (reservation.iid, reservation.phase), reservation.claim
-        self._residents[key] += sign
-        self._prompts[key] += sign * claim.prompt_tokens
-        self._outputs[key] += sign * claim.output_tokens
+    def load(self, iid: str, phase: Phase) -> Load:
+        """The legs of `phase` on `iid`; a view that changes with them."""
+        return self._loads[iid, phase]
 
     def residents(self, iid: str, phase: Phase) -> int:
         """Legs of `phase` that are on `iid` now."""
-        return self._residents[iid, phase]
+        return self._loads[iid, phase].requests
 
     def tokens(self, iid: str, phase: Phase) -> int:
         """KV tokens that those legs will hold at their ends."""
-        return self._prompts[iid, phase] + self._outputs[iid, phase]
-
-    def mean_tokens(self, iid: str, phase: Phase) -> float:
-        """KV tokens that those legs hold, on average over their lifetimes."""
-        return self._prompts[iid, phase] + self._outputs[iid, phase] / 2
+        return self._loads[iid, phase].tokens
 
     def backlog_s(self, iid: str, now: float) -> float:
         """Predicted seconds until `iid` has done all its resident prefills of known length."""
@@ -141,4 +161,4 @@ class Ledger:
     @property
     def total(self) -> int:
         """All resident legs, those without an engine included."""
-        return sum(self._residents.values())
+        return sum(load.requests for load in self._loads.values())

@@ -21,6 +21,8 @@ class Orphans:
 
     def tokens(self, iid: str, now: float) -> int:
         """Orphaned tokens that `iid` still pins at `now`."""
+        if not self._by_engine.get(iid):  # as mostly: it is asked for each request and engine
+            return 0
         return sum(tokens for _, tokens in self._live(iid, now))
 
     def last_ends(self, iid: str, now: float) -> float:

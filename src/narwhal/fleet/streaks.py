@@ -69,6 +69,8 @@ class Streaks:
     def succeeded(self, iid: str, phase: Phase) -> None:
         """A leg went well."""
         counts = self._counts[iid]
+        if not counts:
+            return
         for key in [key for key in counts if key[0] in (None, phase)]:
             del counts[key]
 

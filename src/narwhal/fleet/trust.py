@@ -52,8 +52,9 @@ class Trust:
 
     PHASES = (Phase.TOKENIZE, Phase.PREFILL, Phase.DECODE)
 
-    def __init__(self, iids: Iterable[str]) -> None:
-        self._standing = {(iid, phase): _Standing() for iid in iids for phase in self.PHASES}
+    def __init__(self) -> None:
+        # Of those against whom something is held: mostly nobody, and each leg asks several times.
+        self._doubts: dict[tuple[str, Phase], _Standing] = {}
 
     def failed(
         self,
@@ -69,7 +70,7 @@ class Trust:
             return
         phases = self.PHASES if failure is FailureClass.CONNECTION else (phase,)
         for each in phases:
-            standing = self._standing[iid, each]
+            standing = self._doubts.setdefault((iid, each), _Standing())
             if failure is FailureClass.OVERLOAD:
                 pause = min(max(BUSY_PAUSE_S, retry_after or 0.0), LONGEST_PAUSE_S)
                 standing.busy_until = max(standing.busy_until, now + pause)
@@ -84,27 +85,29 @@ class Trust:
 
     def succeeded(self, iid: str, phase: Phase) -> None:
         """Take note of a leg of `phase` that went well: nothing is held against it any more."""
-        self._standing[iid, phase] = _Standing()
+        self._doubts.pop((iid, phase), None)
 
     def placed(self, iid: str, phase: Phase, now: float) -> None:
         """Take note that a leg goes to `iid`: if it is a trial, the others wait for its result."""
-        standing = self._standing[iid, phase]
-        if standing.failures and now >= standing.doubtful_until:
+        standing = self._doubts.get((iid, phase))
+        if standing is not None and standing.failures and now >= standing.doubtful_until:
             standing.avoid_until = now + _pause(standing.failures)
             standing.trial = True
 
     def doubtful(self, iid: str, phase: Phase, now: float) -> bool:
         """Whether another engine should be preferred for a leg of `phase` at `now`."""
-        return now < self._standing[iid, phase].doubtful_until
+        standing = self._doubts.get((iid, phase))
+        return standing is not None and now < standing.doubtful_until
 
     def forget(self, iid: str) -> None:
         """Another process, or one that was seen to generate: nothing is held against it."""
         for phase in self.PHASES:
-            self._standing[iid, phase] = _Standing()
+            self._doubts.pop((iid, phase), None)
 
     def changes_at(self, iids: Iterable[str], phase: Phase, now: float) -> float:
         """When a doubt of one of these engines ends next; `inf` if none does."""
-        times = [self._standing[iid, phase].doubtful_until for iid in iids]
+        doubts = [self._doubts.get((iid, phase)) for iid in iids]
+        times = [doubt.doubtful_until for doubt in doubts if doubt is not None]
         return min((time for time in times if time > now), default=float("inf"))
 
     def describe(self, iid: str, now: float) -> str:
@@ -114,7 +117,8 @@ class Trust:
 
     def failures(self, iid: str, phase: Phase) -> int:
         """Consecutive failures of `phase` on `iid`."""
-        return self._standing[iid, phase].failures
+        standing = self._doubts.get((iid, phase))
+        return 0 if standing is None else standing.failures
 
 
 def _pause(failures: int) -> float:

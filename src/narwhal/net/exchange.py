@@ -38,6 +38,7 @@ class Exchange:
         "request_bytes",
         "response_bytes",
         "reused",
+        "unsent",
     )
 
     def __init__(
@@ -58,6 +59,8 @@ class Exchange:
         self._replayable = replayable
         self._write_failed = False
         self._reader = self._new_reader()
+        self.unsent = True
+        """Whether some of the request is not with the kernel yet."""
         self.reused = reused
         """Whether its connection had carried an exchange before."""
         self.request_bytes = 0
@@ -94,11 +97,10 @@ class Exchange:
         """Whether all of the response has been received."""
         return self._reader.complete
 
-    async def transmit(self) -> None:
-        """Write the request; part of `ConnectionPool.send`.
+    def transmit_nowait(self) -> None:
+        """Write what the kernel takes of the request; part of `ConnectionPool.send_nowait`.
 
-        If writing fails, the server may have answered before it closed, so the answer is looked
-        for before the failure is reported.
+        Then `transmit` has to be awaited if it is still `unsent`.
         """
         if self._before_write is not None:
             try:
@@ -107,19 +109,37 @@ class Exchange:
                 self._holding = False  # nothing was written: the connection is as good as before
                 self._pool.release(self._stream)
                 raise
-        request = self._request
         try:
-            sent = self._stream.send_nowait(request)
-            self.request_bytes = sent
-            if sent < len(request):
-                self.request_bytes = max(sent, 1)  # from here on some of it may be out
-                await self._stream.send_all(request[sent:] if sent else request)
-                self.request_bytes = len(request)
+            self.request_bytes = sent = self._stream.send_nowait(self._request)
+            self.unsent = sent < len(self._request)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._write_failed = True
+            self._write_failed = self.unsent = True
+
+    async def transmit(self) -> None:
+        """Write the rest of the request; part of `ConnectionPool.send`. Does nothing without one.
+
+        If writing fails, the server may have answered before it closed, so the answer is looked
+        for before the failure is reported. A cancel, or an error, closes the exchange.
+        """
+        try:
+            if self.unsent and not self._write_failed:
+                await self._transmit_rest()
             while self._write_failed and not self._reader.head_complete:
                 if not await self._receive():
                     await self._replay()
+        except BaseException:
+            self.close()
+            raise
+        self.unsent = False
+
+    async def _transmit_rest(self) -> None:
+        sent = self.request_bytes
+        self.request_bytes = max(sent, 1)  # from here on some of it may be out
+        try:
+            await self._stream.send_all(self._request[sent:] if sent else self._request)
+            self.request_bytes = len(self._request)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._write_failed = True
 
     async def response(self) -> int:
         """Wait for the head of the response and return its status.
@@ -185,9 +205,10 @@ class Exchange:
 
     async def read_all(self, limit: int) -> bytes:
         """Return the rest of the body; over `limit` bytes, close and raise `ResponseTooLarge`."""
-        parts = []
+        parts: list[bytes] = []
         size = 0
-        while data := await self.read():
+        while not self._reader.complete or self._reader.body:
+            data = await self.read()
             parts.append(data)
             size += len(data)
             if size > limit:
@@ -244,6 +265,7 @@ class Exchange:
             self._stream = await self._pool.replace(self._stream)
             self._reader.close()
             self._reader = self._new_reader()
+            self.transmit_nowait()
             await self.transmit()
         except BaseException:
             self.close()  # there is no connection, or one with a part of the request on it

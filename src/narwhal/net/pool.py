@@ -104,32 +104,79 @@ class ConnectionPool:
         Raises `PoolExhausted` when no connection came free in time, `ConnectFailed`, and
         `EngineClosed` when the connection died under the request. A cancel closes the connection.
         """
+        exchange = self.send_nowait(
+            request, replayable=replayable, on_slot=on_slot, before_write=before_write
+        )
+        if exchange is None:
+            exchange = await self._send_later(request, replayable, on_slot, before_write)
+        if exchange.unsent:
+            await exchange.transmit()
+        return exchange
+
+    def send_nowait(
+        self,
+        request: bytes,
+        *,
+        replayable: bool,
+        on_slot: Callable[[], None] | None = None,
+        before_write: Callable[[], None] | None = None,
+    ) -> Exchange | None:
+        """As `send`, on a connection that is idle; `None`, and nothing is done, if there is none.
+
+        If the exchange is still `unsent`, `Exchange.transmit` has to be awaited next: the kernel
+        did not take all of the request, or the connection is dead.
+        """
         stream = self._take(check=not replayable)
         if stream is None:
-            stream = await self._wait()
-        exchange = None
+            return None
+        return self._begin(stream, request, replayable, on_slot, before_write, reused=True)
+
+    def _begin(
+        self,
+        stream: ByteStream,
+        request: bytes,
+        replayable: bool,
+        on_slot: Callable[[], None] | None,
+        before_write: Callable[[], None] | None,
+        *,
+        reused: bool,
+    ) -> Exchange:
+        exchange = Exchange(
+            self,
+            stream,
+            request,
+            reused=reused,
+            replayable=replayable,
+            before_write=before_write,
+        )
         try:
             if on_slot is not None:
                 on_slot()
-            reused = stream is not None
-            if stream is None:
-                stream = await self._open()
-            exchange = Exchange(
-                self,
-                stream,
-                request,
-                reused=reused,
-                replayable=replayable,
-                before_write=before_write,
-            )
-            await exchange.transmit()
+            exchange.transmit_nowait()
         except BaseException:
-            if exchange is not None:
-                exchange.close()
-            else:
-                self._free_slot()
+            exchange.close()
             raise
         return exchange
+
+    async def _send_later(
+        self,
+        request: bytes,
+        replayable: bool,
+        on_slot: Callable[[], None] | None,
+        before_write: Callable[[], None] | None,
+    ) -> Exchange:
+        """As `send_nowait`, on a connection that has to be waited for or opened."""
+        stream = await self._wait()
+        if stream is not None:
+            return self._begin(stream, request, replayable, on_slot, before_write, reused=True)
+        try:
+            if on_slot is not None:
+                on_slot()
+            stream = await self._open()
+        except BaseException:
+            self._free_slot()
+            raise
+        return self._begin(stream, request, replayable, None, before_write, reused=False)
 
     def close(self) -> None:
         """Close every connection, idle and busy, and fail what waits. For good."""

@@ -8,13 +8,16 @@ eligible engine wins, equal ones by `iid`, so the same inputs always give the sa
 from __future__ import annotations
 
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-import attrs
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+
+_COST_AND_NAME = attrgetter("cost", "iid")
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -45,8 +48,7 @@ class Why(StrEnum):
     """No eligible engine is projected to meet the target; this one misses it by least."""
 
 
-@attrs.frozen
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The engine that takes the leg, why, and which one came second."""
 
     iid: str
@@ -78,7 +80,7 @@ def choose(pool: Sequence[Candidate]) -> Choice | None:
     if not free:
         return None
     serving = [c for c in free if c.meets]
-    best, *others = sorted(serving or free, key=lambda c: (c.cost, c.iid))
+    best, *others = sorted(serving or free, key=_COST_AND_NAME)
     return Choice(best.iid, _why(best, others, trusted=bool(trusted)), _first(others))
 
 

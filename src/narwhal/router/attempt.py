@@ -103,22 +103,20 @@ class Attempt:
 
     async def run(self) -> Failure | None:
         """Run both legs; None once the client has its whole answer."""
+        core, life = self.core, self.life
         try:
-            return await self._run()
+            if not core.roster.splits or (life.whole and self.times.n == 1):
+                return await self._run_whole()
+            core.expect_decode(life)
+            self._decode_to_come(here=True)
+            try:
+                return await self._run_split()
+            finally:
+                self._pulled()
+                self._decode_to_come(here=False)
+                core.decode_placed(life)
         except NoEngine as error:  # for whichever leg it was wanted
-            return from_error(self.core.config, error, phase=self.life.watch.phase, engine="")
-
-    async def _run(self) -> Failure | None:
-        if not self.core.roster.splits or (self.life.whole and self.times.n == 1):
-            return await self._run_whole()
-        self.core.expect_decode(self.life)
-        self._decode_to_come(here=True)
-        try:
-            return await self._run_split()
-        finally:
-            self._pulled()
-            self._decode_to_come(here=False)
-            self.core.decode_placed(self.life)
+            return from_error(core.config, error, phase=life.watch.phase, engine="")
 
     async def _run_split(self) -> Failure | None:
         prefilled = await self._prefill()
@@ -141,11 +139,12 @@ class Attempt:
 
     async def _prefill(self) -> Prefilled | Failure:
         core, life = self.core, self.life
-        life.watch.enter(Phase.PREFILL, trio.current_time())
-        with await core.take(Phase.PREFILL, life, life.avoid) as place:
+        life.watch.enter(Phase.PREFILL, self.core.now())
+        place = core.take_nowait(Phase.PREFILL, life, life.avoid)
+        with place or await core.take(Phase.PREFILL, life, life.avoid) as place:
             self.times.prefill_placed(place)
             life.dispatched()
-            started = trio.current_time()
+            started = self.core.now()
             self.wants_slot()
             try:
                 with trio.CancelScope(deadline=started + core.config.serving.prefill_timeout_s):
@@ -187,7 +186,7 @@ class Attempt:
         return answered + self.core.config.engine.kv_lease_s
 
     def _prefilled(self, reply: PrefillReply, place: Place, started: float) -> Prefilled:
-        now = trio.current_time()
+        now = self.core.now()
         self.times.prefill_s = now - started
         held, template = None, None
         try:
@@ -249,21 +248,24 @@ class Attempt:
 
     async def _decode(self, prefilled: Prefilled, run: DecodeRun) -> Failure | None:
         core, life = self.core, self.life
-        life.watch.enter(Phase.HANDOFF, trio.current_time())
+        life.watch.enter(Phase.HANDOFF, self.core.now())
         if life.request.stream and core.config.serving.stream_commit is StreamCommit.BEFORE_DECODE:
             await life.reply.commit()
         expires = self._handoff_expires(prefilled)
         avoid = life.avoid | {prefilled.held.producer} if prefilled.held else life.avoid
         place: Place | None = None
         try:
-            with trio.CancelScope(deadline=expires) as limit:
-                place = await core.take(Phase.DECODE, life, avoid)
-                core.decode_placed(life)
-                self._decode_to_come(here=False)
-                self.times.decode_placed(place)
-                failure = await run.dispatch(place.iid, started=prefilled.started, expires=expires)
-            if limit.cancelled_caught:
+            place = core.take_nowait(Phase.DECODE, life, avoid)
+            if place is None:
+                # Only now: a scope costs as much as a choice, and mostly nothing is waited for.
+                with trio.CancelScope(deadline=expires):
+                    place = await core.take(Phase.DECODE, life, avoid)
+            if place is None:
                 return self._handoff_aged(prefilled, run)
+            core.decode_placed(life)
+            self._decode_to_come(here=False)
+            self.times.decode_placed(place)
+            failure = await run.dispatch(place.iid, started=prefilled.started, expires=expires)
             return failure or await self._finish(run)
         except HandoffAged:
             return self._handoff_aged(prefilled, run)
@@ -300,7 +302,7 @@ class Attempt:
         the prefill: so both limits cover the time up to there.
         """
         core, life = self.core, self.life
-        life.watch.enter(Phase.PREFILL, trio.current_time())
+        life.watch.enter(Phase.PREFILL, self.core.now())
         run = DecodeRun(self, handoff=None, template=None)
         place = await core.take(Phase.DECODE, life, life.avoid, whole=True)
         try:
@@ -318,7 +320,7 @@ class Attempt:
         core = self.core
         with await core.take_on(iid, Phase.PREFILL, self.life) as place:
             self.life.dispatched()
-            started = trio.current_time()
+            started = self.core.now()
             with trio.CancelScope(
                 deadline=started + core.config.serving.prefill_timeout_s
             ) as limit:

@@ -17,7 +17,7 @@ from narwhal.router.drain import ServiceTime
 from narwhal.router.errands import Errands
 from narwhal.router.gate import Gate
 from narwhal.router.lives import Lives
-from narwhal.router.prices import Prices
+from narwhal.router.prices import Price, Prices
 from narwhal.router.queue import AdmissionQueue
 from narwhal.router.releases import Releases
 from narwhal.router.roster import Roster
@@ -58,10 +58,12 @@ class Core:
         self.engines = engines
         self.telemetry = telemetry
         self.rng = rng
+        self.now: Callable[[], float] = trio.lowlevel.current_clock().current_time
+        """Trio's time, by the shortest way: it is asked for thirty times a request."""
         self.wall_clock = wall_clock
         self.tracing: Tracing | None = None
         """Set where requests are traced."""
-        self.wall_ahead_s = wall_clock() - trio.current_time()
+        self.wall_ahead_s = wall_clock() - self.now()
         """What dates moments of Trio's clock; taken once, so that each has one date."""
         self.ledger = Ledger(engines)
         self.orphans = Orphans()
@@ -137,31 +139,33 @@ class Core:
         A leg of no request takes no place, so a full engine will do, and no price. A `whole` leg
         has a place of `phase` and runs both. Raises `NoEngine` if none is in service.
         """
-        now = trio.current_time()
-        desk, trust, health = self.desks[phase], self.roster.trust, self.roster.health
+        now = self.now()
         takers = self.roster.required(phase, begun=life is not None and not whole)
-        costs = self._costs(phase, takers, life, now, whole=whole)
+        prices = self._prices(phase, takers, life, now, whole=whole)
+        free = self.desks[phase].free
+        doubtful, quarantined = self.roster.trust.doubtful, self.health.standings.quarantined
         candidates = [
             Candidate(
                 iid,
-                costs[iid][0],
-                not health.quarantined(iid, now),
-                trust.doubtful(iid, phase, now),
-                math.inf if life is None else desk.free(iid),
-                costs[iid][1],
+                price.cost,
+                not quarantined(iid, now),
+                doubtful(iid, phase, now),
+                math.inf if life is None else free(iid),
+                price.meets,
             )
-            for iid in takers
+            for iid, price in zip(takers, prices, strict=True)
         ]
         choice = choose(eligible(candidates, exclude=exclude))
         if choice is not None and life is not None:
-            trust.placed(choice.iid, phase, now)
-            if (interval_s := costs[choice.iid][2]) is not None:
+            self.roster.trust.placed(choice.iid, phase, now)
+            interval_s = prices[takers.index(choice.iid)].interval_s
+            if interval_s is not None:
                 life.record.projected_tpot_s = interval_s
             if choice.why is Why.UNSERVED:
                 self.telemetry.unserved(phase)
         return choice
 
-    def _costs(
+    def _prices(
         self,
         phase: Phase,
         iids: Sequence[str],
@@ -169,45 +173,26 @@ class Core:
         now: float,
         *,
         whole: bool,
-    ) -> Mapping[str, tuple[float, bool, float | None]]:
-        """What a leg costs on each engine, and whether it is projected to meet its target there.
-
-        Third comes the projected time between tokens, of a leg that decodes. Without prices, an
-        engine costs what legs it has.
-        """
+    ) -> list[Price]:
+        """What a leg costs on each engine. Without profiles, an engine costs what legs it has."""
         prices = self.prices
         if life is None or not prices.known:
-            return {iid: (self.ledger.residents(iid, phase), True, None) for iid in iids}
-        targets, prompt = prices.targets, life.prompt_tokens
+            return [Price(self.ledger.residents(iid, phase)) for iid in iids]
         if whole and self.predictive:
-            paths = prices.whole_paths(iids, prompt, life.output_tokens, now)
-        elif phase is Phase.PREFILL:
-            paths = prices.prefill_paths(
-                iids, prompt, now, decoders=self.roster.takers(Phase.DECODE)
-            )
-        else:
-            expected = None if life.expected_decode is None else life.expected_decode.claim
-            decodes = prices.decode_paths(
-                iids, prompt, life.output_tokens, now=now, expected=expected
-            )
-            return {
-                path.iid: (
-                    # The same share of this target as it is of the other, which is in seconds.
-                    path.interval_s + prices.penalty_s(path.iid) * targets.tpot_s / targets.ttft_s,
-                    path.meets(targets.tpot_s),
-                    path.interval_s,
-                )
-                for path in decodes
-            }
-        waited = now - life.arrival
-        return {
-            path.iid: (
-                path.price_s,
-                targets.met_by(path, waited),
-                None if path.decode is None else path.decode.interval_s,
-            )
-            for path in paths
-        }
+            return prices.wholes(iids, life, now)
+        if phase is Phase.DECODE:
+            return prices.decodes(iids, life, now)
+        return prices.prefills(iids, life, now, decoders=self.roster.takers(Phase.DECODE))
+
+    def take_nowait(
+        self, phase: Phase, life: RequestLife, exclude: Collection[str], *, whole: bool = False
+    ) -> Place | None:
+        """A place for a leg of `phase` on the engine that suits best; None if it has to wait."""
+        desk = self.desks[phase]
+        if desk.waiting:
+            return None
+        choice = self.pick(phase, exclude, life=life, whole=whole)
+        return None if choice is None else desk.place(choice, self._claim(choice.iid, phase, life))
 
     async def take(
         self,
@@ -243,15 +228,12 @@ class Core:
         """
         if self.prices.known:
             claim = self._claim(UNPLACED, Phase.DECODE, life)
-            life.expected_decode = self.ledger.reserve(
-                UNPLACED, Phase.DECODE, claim, trio.current_time()
-            )
+            life.expected_decode = self.ledger.reserve(UNPLACED, Phase.DECODE, claim, self.now())
 
-    @staticmethod
-    def decode_placed(life: RequestLife) -> None:
+    def decode_placed(self, life: RequestLife) -> None:
         """Give that claim back: the decode has an engine, or will never have one."""
         if life.expected_decode is not None:
-            life.expected_decode.release(trio.current_time())
+            life.expected_decode.release(self.now())
             life.expected_decode = None
 
     def _claim(self, iid: str, phase: Phase, life: RequestLife) -> Claim:
@@ -259,17 +241,14 @@ class Core:
 
     def pick_counter(self) -> EngineClient:
         """The engine to count tokens on: the one counting least, doubtful ones last."""
-        now = trio.current_time()
-        roster = self.roster
+        now, roster, counting = self.now(), self.roster, self.counting
+        doubtful, working = roster.trust.doubtful, roster.working
         iid = min(
-            self.counting,
-            key=lambda iid: (
-                not roster.health.takes_work(iid),
-                roster.trust.doubtful(iid, Phase.TOKENIZE, now),
-                self.counting[iid],
-                iid,
-            ),
-        )
+            [
+                (iid not in working, doubtful(iid, Phase.TOKENIZE, now), counting[iid], iid)
+                for iid in counting
+            ]
+        )[-1]
         roster.trust.placed(iid, Phase.TOKENIZE, now)
         return self.engines[iid]
 

@@ -82,8 +82,8 @@ class DecodeRun:
 
     @property
     def sent(self) -> bool:
-        """Whether the decode request was written."""
-        return self._leg is not None
+        """Whether all of the decode request was written."""
+        return self._leg is not None and not self._leg.unsent
 
     @property
     def strands_handoff(self) -> bool:
@@ -100,30 +100,38 @@ class DecodeRun:
         `started` is when the prefill began, `expires` when the handoff is too old to be used:
         looked at when a connection is at hand, which is later than any scope could look.
         """
-        self._iid = iid
-        self._begun = trio.current_time()
-        self._attempt.wants_slot()
         life = self.life
+        self._iid = iid
+        now = self.core.now
+        self._begun = now()
+        self._attempt.wants_slot()
 
-        def check_age() -> None:
-            if trio.current_time() >= expires:
+        def check_age() -> None:  # of nothing that has the leg, which keeps it
+            if now() >= expires:
                 raise HandoffAged
 
-        with trio.CancelScope(deadline=self._first_by) as limit:
-            self._leg = await self.core.engines[iid].dispatch_decode(
-                life.request.route,
-                vllm.decode_body(life.request, self._handoff),
-                self._attempt.correlation("decode"),
-                on_slot=self._attempt.got_slot,
-                before_write=check_age,
-            )
-        if self._leg is None:
-            assert limit.cancelled_caught  # noqa: S101 - nothing else leaves it unset
-            return self._timed_out(Limit.FIRST_TOKEN)
-        now = trio.current_time()
-        life.watch.enter(Phase.DECODE, now)
+        engine, route = self.core.engines[iid], life.request.route
+        body = vllm.decode_body(life.request, self._handoff)
+        ids, on_slot = self._attempt.correlation("decode"), self._attempt.got_slot
+        self._leg = engine.dispatch_decode_nowait(
+            route, body, ids, on_slot=on_slot, before_write=check_age
+        )
+        if self._leg is None or self._leg.unsent:
+            with trio.CancelScope(deadline=min(self._first_by, expires)) as limit:
+                if self._leg is None:
+                    self._leg = await engine.dispatch_decode(
+                        route, body, ids, on_slot=on_slot, before_write=check_age
+                    )
+                else:
+                    await self._leg.send_rest()
+            if limit.cancelled_caught:
+                if expires <= self._first_by:
+                    raise HandoffAged
+                return self._timed_out(Limit.FIRST_TOKEN)
+        written = now()
+        life.watch.enter(Phase.DECODE, written)
         if self._handoff is not None:
-            self._attempt.times.handoff_age_s = now - started
+            self._attempt.times.handoff_age_s = written - started
         return None
 
     @property
@@ -148,7 +156,7 @@ class DecodeRun:
             if self._lease_ends < self._first_by:
                 raise HandoffAged
             return self._timed_out(Limit.FIRST_TOKEN)
-        now = trio.current_time()
+        now = self.core.now()
         self._attempt.times.first_token_s = now - self._begun
         self._steps_then = self.core.prices.paces.steps(self._iid, now)
         self.life.first_token(now, whole=self._handoff is None)
@@ -163,9 +171,9 @@ class DecodeRun:
         while not sink.done:
             if out:
                 self.visible = True
-                before = trio.current_time()
+                before = self.core.now()
                 await life.write(out)
-                self._held_up_s += trio.current_time() - before
+                self._held_up_s += self.core.now() - before
             if sink.error is not None:
                 raise sink.error
             relayed = await self._relay(leg)
@@ -182,7 +190,7 @@ class DecodeRun:
 
     def _tell_pace(self) -> None:
         """Say how long the engine took for its whole answer, by what it was to take."""
-        life, now, first = self.life, trio.current_time(), self.life.record.first_token_at
+        life, now, first = self.life, self.core.now(), self.life.record.first_token_at
         if first is None or self._held_up_s > _HELD_UP * (now - first):
             return
         usage = self._sink.usage
@@ -226,7 +234,7 @@ class DecodeRun:
         The gap limit is one scope for many reads. Moving its deadline for each would cost more
         than the rest of this loop, so it may fire early; the time of the last chunk decides.
         """
-        sink, life, current_time = self._sink, self.life, trio.current_time
+        sink, life, current_time = self._sink, self.life, self.core.now
         read, feed, write_nowait = leg.read, sink.feed, life.reply.write_nowait
         gap_s = self.core.config.engine.decode_read_timeout_s or inf
         heard = current_time()
@@ -265,5 +273,5 @@ class DecodeRun:
 
     def _timed_out(self, limit: Limit) -> Failure:
         if limit is Limit.FIRST_TOKEN:
-            self.core.controller.first_token_late(trio.current_time())
+            self.core.controller.first_token_late(self.core.now())
         return self._attempt.timed_out(limit, Phase.DECODE, self._iid)

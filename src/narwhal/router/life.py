@@ -79,6 +79,8 @@ class RequestLife:
         self.record = Record(client_id=client_id)
         self.request: CompletionRequest
         self.prompt_tokens = 0
+        self.output_tokens = 0
+        """Tokens that its answer is expected to have, once the prompt's size is known."""
         self.whole = False
         """Whether one engine runs both phases of the first attempt."""
         self.expected_decode: Reservation | None = None
@@ -160,7 +162,7 @@ class RequestLife:
         core = self.core
         if core.draining or core.degraded or not core.retain_nowait():
             core.telemetry.offered(sized=False)
-            core.controller.unsized(trio.current_time())
+            core.controller.unsized(core.now())
             if core.draining:
                 return outcomes.draining()
             if core.degraded:
@@ -182,7 +184,7 @@ class RequestLife:
 
     async def _tell(self, outcome: Outcome) -> None:
         """Write the error, if there is anybody to read it."""
-        self.watch.enter(Phase.RESPOND, trio.current_time())
+        self.watch.enter(Phase.RESPOND, self.core.now())
         if outcome.terminal is Terminal.CANCELLED:
             self.reply.abort()
             return
@@ -191,16 +193,16 @@ class RequestLife:
             outcome,
             request_id=self.request_id,
             attempts=len(self.record.attempts),
-            spent=self.watch.spent(trio.current_time()),
+            spent=self.watch.spent(self.core.now()),
         )
-        self._telling.deadline = trio.current_time() + RESPOND_BOUND_S
+        self._telling.deadline = self.core.now() + RESPOND_BOUND_S
         with self._telling:
             await self.reply.fail(outcome, error)
         if self._telling.cancelled_caught:
             self.reply.abort()
 
     def _account(self, outcome: Outcome) -> None:
-        now = trio.current_time()
+        now = self.core.now()
         row = self.record.row(
             outcome,
             request_id=self.request_id,
@@ -226,23 +228,19 @@ class RequestLife:
     async def _admitted(self) -> Outcome:
         core = self.core
         core.telemetry.offered(sized=True)
-        core.controller.offered(self.prompt_tokens, self.output_tokens, trio.current_time())
+        self.output_tokens = core.prices.output.expected(self.request.max_tokens)
+        core.controller.offered(self.prompt_tokens, self.output_tokens, core.now())
         refused = await admit(self)
         if refused is not None:
             return refused
-        begun = trio.current_time()
+        begun = core.now()
         try:
             outcome = await self._attempts()
         finally:
             core.queue.leave()
         if outcome.terminal is Terminal.COMPLETED:
-            core.service.served(trio.current_time() - begun)
+            core.service.served(core.now() - begun)
         return outcome
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens that its answer is expected to have."""
-        return self.core.prices.output.expected(self.request.max_tokens)
 
     async def _attempts(self) -> Outcome:
         core = self.core
@@ -275,7 +273,7 @@ class RequestLife:
     async def _retry(self, failure: Failure, n: int) -> bool:
         """Wait out the back-off if there is to be another attempt; whether there is."""
         core = self.core
-        now = trio.current_time()
+        now = core.now()
         pause = failure.retry_after or 0.0
         if pause and core.roster.alternatives(failure.phase, self.avoid):
             pause = 0.0
@@ -334,7 +332,7 @@ class RequestLife:
         """Send complete events on, waiting for the client if need be."""
         await self.reply.write(out)
         if self.record.ttft_s is None:
-            self.record.ttft_s = trio.current_time() - self.arrival
+            self.record.ttft_s = self.core.now() - self.arrival
 
     @property
     def tokens_told(self) -> int:
@@ -349,7 +347,7 @@ class RequestLife:
 
     async def complete(self, answer: bytes, sink: DecodeStream | Assembler) -> None:
         """Send the last of the answer, or all of one that was assembled."""
-        now = trio.current_time()
+        now = self.core.now()
         record = self.record
         record.finished(now, sink.tokens, sink.usage)
         self.core.prices.output.delivered(self.request.max_tokens, record.completion_tokens)
@@ -361,4 +359,4 @@ class RequestLife:
             # A write to a client that has left is no error, but it is no answer either.
             await trio.lowlevel.checkpoint()
         if record.ttft_s is None:
-            record.ttft_s = trio.current_time() - self.arrival
+            record.ttft_s = self.core.now() - self.arrival

@@ -5,6 +5,7 @@ Nothing here decides anything; it is the one place where the words are.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from narwhal.admission import Cause
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from narwhal.model import ClientError, Failure
 
 
+@cache  # both are needed for each request
 def completed() -> Outcome:
     """The client has its whole answer."""
     return Outcome(terminal=Terminal.COMPLETED, status=200)
@@ -206,6 +208,7 @@ def client_closed() -> Outcome:
     )
 
 
+@cache
 def caller_cancelled() -> Outcome:
     """A cancel scope of the embedding application ended the request."""
     return Outcome(

@@ -6,7 +6,7 @@ from math import inf
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from narwhal.fleet import DECODE_MEMORY, DECODE_PRIOR, UNPLACED, Caution, Pace, Steps
+from narwhal.fleet import DECODE_MEMORY, DECODE_PRIOR, Caution, Pace, Steps
 from narwhal.model import Phase, Role
 
 if TYPE_CHECKING:
@@ -57,12 +57,11 @@ class Paces:
 
         While it has no decodes it takes none.
         """
-        if self._profiles is None or iid == UNPLACED:
+        if self._profiles is None:
             return 0.0
-        interval = inf
-        if residents := self._ledger.residents(iid, Phase.DECODE):
-            held = self._ledger.mean_tokens(iid, Phase.DECODE)
-            interval = self._profiles[iid].decode_interval(residents, held)
+        interval, load = inf, self._ledger.load(iid, Phase.DECODE)
+        if load.requests:
+            interval = self._profiles[iid].decode_interval(load.requests, load.mean_tokens)
         return self._steps[iid].advance(now, interval)
 
     def fresh(self, iid: str, role: Role, seconds: float) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-import attrs
+import msgspec
 
 from narwhal.admission import Cause, DecodePath, OutputHistory, PrefillPath, Targets
 from narwhal.fleet import UNPLACED, Claim, filled_to
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from narwhal.config import FleetConfig
     from narwhal.fleet import Ledger, Orphans
     from narwhal.profiles import Profile
+    from narwhal.router.life import RequestLife
+
+
+class Price(NamedTuple):
+    """What a leg costs on one engine, for whoever places it."""
+
+    cost: float
+    """Seconds, or where there are no profiles, legs."""
+    meets: bool = True
+    """Whether it is projected to meet its target there."""
+    interval_s: float | None = None
+    """The projected time between tokens, of a leg that decodes."""
 
 
 class _Load(NamedTuple):
@@ -76,12 +88,6 @@ class Prices:
             seconds = self.profiles[iid].prefill_seconds(prompt_tokens)
         return Claim(prompt_tokens=prompt_tokens, seconds=seconds)
 
-    def _prefill_s(self, iid: str, prompt_tokens: int) -> float:
-        """Seconds of a prefill that has the engine to itself, at the pace of late."""
-        assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
-        own = self.profiles[iid].prefill_seconds(prompt_tokens)
-        return own * self.paces.of(iid, Phase.PREFILL)
-
     def turned_out(self, projected_s: float, ttft_s: float) -> None:
         """A TTFT that was projected to be `projected_s` was `ttft_s`."""
         self.paces.projected(projected_s, ttft_s, budget_s=self.targets.budget_s)
@@ -120,7 +126,9 @@ class Prices:
             return paths
         line_s *= self.paces.mean(iids, Phase.PREFILL) * self.paces.caution
         free_in_s = filled_to([path.ahead_s for path in paths], line_s)
-        return [attrs.evolve(path, ahead_s=max(path.ahead_s, free_in_s)) for path in paths]
+        return [
+            msgspec.structs.replace(path, ahead_s=max(path.ahead_s, free_in_s)) for path in paths
+        ]
 
     def whole_paths(
         self, iids: Sequence[str], prompt_tokens: int, output_tokens: int, now: float
@@ -147,7 +155,7 @@ class Prices:
         return PrefillPath(
             iid=iid,
             ahead_s=ahead,
-            own_s=self._prefill_s(iid, prompt_tokens),
+            own_s=profile.prefill_seconds(prompt_tokens) * self.paces.of(iid, Phase.PREFILL),
             penalty_s=self.penalty_s(iid),
             after_s=after_s,
             decode=decode,
@@ -200,10 +208,8 @@ class Prices:
 
     def _to_come(self, expected: Claim | None, engines: int) -> _Load:
         """The share of one engine in the decodes that have none yet, without `expected`."""
-        ledger = self._ledger
-        requests = ledger.residents(UNPLACED, Phase.DECODE)
-        tokens = ledger.tokens(UNPLACED, Phase.DECODE)
-        mean_tokens = ledger.mean_tokens(UNPLACED, Phase.DECODE)
+        load = self._ledger.load(UNPLACED, Phase.DECODE)
+        requests, tokens, mean_tokens = load.requests, load.tokens, load.mean_tokens
         if expected is not None:
             requests -= 1
             tokens -= expected.tokens
@@ -213,17 +219,60 @@ class Prices:
 
     def _decode_path(self, iid: str, own: Claim, to_come: _Load, now: float) -> DecodePath:
         assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
-        profile, ledger = self.profiles[iid], self._ledger
-        requests = 1 + ledger.residents(iid, Phase.DECODE) + to_come.requests
-        mean_tokens = own.mean_tokens + ledger.mean_tokens(iid, Phase.DECODE) + to_come.mean_tokens
-        kv_tokens = own.tokens + ledger.tokens(iid, Phase.DECODE) + to_come.tokens
-        pace = self.paces.of(iid, Phase.DECODE)
+        profile, load = self.profiles[iid], self._ledger.load(iid, Phase.DECODE)
+        curve, pace = profile.decode, self.paces.of(iid, Phase.DECODE)
+        own_mean, own_tokens = own.mean_tokens, own.tokens
+        requests = 1 + load.requests + to_come.requests
+        mean_tokens = own_mean + load.mean_tokens + to_come.mean_tokens
+        kv_tokens = own_tokens + load.tokens + to_come.tokens + self._orphans.tokens(iid, now)
         capacity = profile.kv_capacity_tokens
         return DecodePath(
             iid=iid,
-            interval_s=pace * profile.decode_interval(requests, mean_tokens),
-            alone_s=pace * profile.decode_interval(1, own.mean_tokens),
-            kv_tokens=kv_tokens + self._orphans.tokens(iid, now),
-            own_tokens=own.tokens,
+            interval_s=pace * curve.interval(requests, mean_tokens),
+            alone_s=pace * curve.interval(1, own_mean),
+            kv_tokens=kv_tokens,
+            own_tokens=own_tokens,
             capacity=inf if capacity is None else capacity,
         )
+
+    # Placement
+
+    def prefills(
+        self, iids: Sequence[str], life: RequestLife, now: float, *, decoders: Sequence[str]
+    ) -> list[Price]:
+        """A prefill on each of these engines, for a decode on one of `decoders`."""
+        targets, waited = self.targets, now - life.arrival
+        paths = self.prefill_paths(iids, life.prompt_tokens, now, decoders=decoders)
+        costs = [path.price_s for path in paths]
+        return [Price(cost, targets.in_time(waited + cost)) for cost in costs]
+
+    def decodes(self, iids: Sequence[str], life: RequestLife, now: float) -> list[Price]:
+        """A decode on each of these engines."""
+        targets = self.targets
+        expected = None if life.expected_decode is None else life.expected_decode.claim
+        paths = self.decode_paths(
+            iids, life.prompt_tokens, life.output_tokens, now=now, expected=expected
+        )
+        # A penalty is the same share of this target as it is of the other, which is in seconds.
+        share = targets.tpot_s / targets.ttft_s
+        return [
+            Price(
+                path.interval_s + share * self.penalty_s(path.iid),
+                path.meets(targets.tpot_s),
+                path.interval_s,
+            )
+            for path in paths
+        ]
+
+    def wholes(self, iids: Sequence[str], life: RequestLife, now: float) -> list[Price]:
+        """Both phases on each of these engines."""
+        targets, waited = self.targets, now - life.arrival
+        paths = self.whole_paths(iids, life.prompt_tokens, life.output_tokens, now)
+        return [
+            Price(
+                path.price_s,
+                targets.met_by(path, waited),
+                None if path.decode is None else path.decode.interval_s,
+            )
+            for path in paths
+        ]

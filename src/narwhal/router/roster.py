@@ -36,10 +36,12 @@ class Roster:
         told: Callable[[Transition], None],
     ) -> None:
         self.roles = dict(roles)
-        self.trust = Trust(roles)
+        self.trust = Trust()
         self.health = Health(self.roles, recovery)
         self._told = told
         self._in_service: dict[Phase, Sequence[str]] = {}
+        self.working: frozenset[str] = frozenset()
+        """The engines in service, of either role."""
         self.splits = False
         """Whether both roles are in service. If not, one engine runs both phases of a request."""
         self._look_again()
@@ -81,9 +83,10 @@ class Roster:
 
     def _look_again(self) -> None:
         by_phase = {phase: self.health.in_service(role) for phase, role in _ROLES.items()}
+        self.working = frozenset(iid for iids in by_phase.values() for iid in iids)
         self.splits = all(by_phase.values())
         if not self.splits:
-            anybody = [iid for iids in by_phase.values() for iid in iids]
+            anybody = [iid for iids in by_phase.values() for iid in iids]  # in their order
             by_phase = dict.fromkeys(by_phase, anybody)
         self._in_service = dict(by_phase)
 

@@ -55,8 +55,9 @@ class Place:
 
     def release(self) -> None:
         """Give the place back, exactly once; whoever waits and can use it has it on return."""
-        self.reservation.release(trio.current_time())
-        self._desk.serve_waiters()
+        self.reservation.release(self._desk.now())
+        if self._desk.waiting:
+            self._desk.serve_waiters()
 
 
 class _Waiter:
@@ -124,6 +125,8 @@ class SeatDesk:
         waited: Callable[[Phase, float], None] = lambda _phase, _seconds: None,
     ) -> None:
         """`waited` is told how long each leg stood in line that had to, whatever came of it."""
+        self.now: Callable[[], float] = trio.lowlevel.current_clock().current_time
+        """Trio's time; see `Core.now`."""
         self._waited = waited
         self.phase = phase
         self.per_engine = per_engine
@@ -150,11 +153,12 @@ class SeatDesk:
     def take_nowait(self, pick: Pick, claim: ClaimOn) -> Place | None:
         """A place on the engine that `pick` chooses; None if it finds none free."""
         choice = pick()
-        if choice is None:
-            return None
-        now = trio.current_time()
-        reservation = self._ledger.reserve(choice.iid, self.phase, claim(choice.iid), now)
-        return Place(self, choice, reservation)
+        return None if choice is None else self.place(choice, claim(choice.iid))
+
+    def place(self, choice: Choice, claim: Claim) -> Place:
+        """A place on the engine that was chosen, which has one free."""
+        now = self.now()
+        return Place(self, choice, self._ledger.reserve(choice.iid, self.phase, claim, now))
 
     async def take(
         self,
@@ -178,7 +182,7 @@ class SeatDesk:
         """
         if not self._waiters and (place := self.take_nowait(pick, claim)) is not None:
             return place
-        since = trio.current_time()
+        since = self.now()
         waiter = _Waiter(pick, claim, key, again_at, seconds)
         self._stand_in_line(waiter)
         # Others may wait for engines that this leg does not want: it need not stand behind them.
@@ -197,7 +201,7 @@ class SeatDesk:
                     self.serve_waiters()  # another one has to see to it that they ask again
             raise
         finally:
-            self._waited(self.phase, trio.current_time() - since)
+            self._waited(self.phase, self.now() - since)
         if waiter.place is None:
             raise waiter.error or NoEngine("no engine is in service")
         return waiter.place

@@ -27,7 +27,7 @@ async def size_prompt(life: RequestLife) -> None:
     life.prompt_tokens = max(1, round(request.prompt_chars / settings.chars_per_token))
     if not settings.tokenize:
         return
-    life.watch.enter(Phase.TOKENIZE, trio.current_time())
+    life.watch.enter(Phase.TOKENIZE, life.core.now())
     engine = life.core.pick_counter()
     life.core.counting[engine.iid] += 1
     try:
@@ -41,7 +41,7 @@ async def size_prompt(life: RequestLife) -> None:
 async def _count(life: RequestLife, engine: EngineClient, timeout_s: float) -> int | None:
     """The engine's count; None, and the engine blamed, if it gives none in time."""
     core = life.core
-    with trio.CancelScope(deadline=trio.current_time() + timeout_s):
+    with trio.CancelScope(deadline=core.now() + timeout_s):
         try:
             tokens = await engine.tokenize(vllm.tokenize_body(life.request))
         except (EngineError, LocalError) as error:

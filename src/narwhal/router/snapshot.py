@@ -20,23 +20,24 @@ def snapshot_of(core: Core) -> Snapshot:
 
     Decodes of requests that wait for admission are not in it: they are demand, offered already.
     """
-    ledger, now = core.ledger, trio.current_time()
+    pending, now = core.ledger.load(UNPLACED, Phase.DECODE), trio.current_time()
     return Snapshot(
         engines=[_engine(core, spec, now) for spec in core.config.engines],
         waiting_s=core.desks[Phase.PREFILL].line_s + core.queue.line_s,
-        pending=ledger.residents(UNPLACED, Phase.DECODE),
-        pending_tokens=ledger.mean_tokens(UNPLACED, Phase.DECODE),
+        pending=pending.requests,
+        pending_tokens=pending.mean_tokens,
     )
 
 
 def _engine(core: Core, spec: EngineSpec, now: float) -> EngineNow:
-    ledger, health, iid = core.ledger, core.health, spec.iid
+    health, iid = core.health, spec.iid
+    decodes = core.ledger.load(iid, Phase.DECODE)
     return EngineNow(
         iid=iid,
         role=core.roster.roles[iid],
         live=health.takes_work(iid) and not health.quarantined(iid, now),
         pinned=spec.pin,
-        prefill_s=ledger.backlog_s(iid, now),
-        decodes=ledger.residents(iid, Phase.DECODE),
-        kv_tokens=ledger.mean_tokens(iid, Phase.DECODE),
+        prefill_s=core.ledger.backlog_s(iid, now),
+        decodes=decodes.requests,
+        kv_tokens=decodes.mean_tokens,
     )

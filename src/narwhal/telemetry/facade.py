@@ -203,7 +203,8 @@ class Telemetry:
     def _count_time(self, row: RequestRow) -> None:
         metrics = self.metrics
         for phase, seconds in row.spent.items():
-            metrics.phase_seconds[phase].inc(max(seconds, 0.0))
+            if seconds > 0.0:
+                metrics.phase_seconds[phase].inc(seconds)
         if row.queue_wait_s is not None:
             metrics.queue_wait.observe(row.queue_wait_s)
         if row.ttft_s is not None:

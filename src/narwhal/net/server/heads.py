@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -92,9 +93,15 @@ def response_head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     count = len(headers)
     if lines.count(b"\r") != count or lines.count(b"\n") != count or b"\0" in lines:
         raise ValueError("a response header holds a line break or a NUL")
-    if not all(TOKEN.fullmatch(name) for name, _ in headers):
+    if not all(_is_name(name) for name, _ in headers):
         raise ValueError("a response header has no valid name")
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, REASONS.get(status, b""), lines)
+
+
+@lru_cache(maxsize=128)
+def _is_name(name: bytes) -> bool:
+    """Whether a header may be called that; applications have few, and use them again."""
+    return TOKEN.fullmatch(name) is not None
 
 
 def uri_too_long(options: ServerOptions) -> Refusal:

@@ -15,7 +15,6 @@ from narwhal.net.server.heads import (
     error_body,
     error_headers,
     response_head,
-    says_close,
 )
 
 if TYPE_CHECKING:
@@ -326,33 +325,48 @@ class RequestStream(HTTPStream):
     def _make_head(self, final_size: int | None) -> bytes:
         """Decide how the body is framed, and say so."""
         status = self._status
-        # How to transfer the body is for this server to decide; for how long it is, if known,
-        # it takes the application's word, and holds it to that.
-        headers = [h for h in self._headers if h[0].lower() != b"transfer-encoding"]
-        headers += self._protocol.extra_headers()
-        lengths = [int(value) for name, value in headers if name.lower() == b"content-length"]
+        headers, length, closes = self._look_through()
         bodiless = suppress_body(self._method, status)
+        framed = length is not None
         chunked = False
-        if lengths:
-            if len(lengths) > 1:
-                raise ValueError("a response has one content-length")
-        elif final_size is not None and status not in BODILESS_STATUSES:
+        if not framed and final_size is not None and status not in BODILESS_STATUSES:
             headers.append((b"content-length", b"%d" % final_size))
-        elif not bodiless and not self._http_10:
+        elif not (framed or bodiless or self._http_10):
             headers.append((b"transfer-encoding", b"chunked"))
             chunked = True
-        if says_close(headers):
+        if closes:
             self._last = True
         elif self._last:
             headers.append((b"connection", b"close"))
         head = response_head(status, headers)
         self._bodiless = bodiless
         self._chunked = chunked
-        if lengths and not bodiless:
-            self._length_left = lengths[0]
+        if framed and not bodiless:
+            self._length_left = length
         # Without a length or chunks, only a reset tells a cut body from a complete one.
-        self._wire.cut_by_reset = self._http_10 and not lengths and final_size is None
+        self._wire.cut_by_reset = self._http_10 and not framed and final_size is None
         return head
+
+    def _look_through(self) -> tuple[list[tuple[bytes, bytes]], int | None, bool]:
+        """The headers to send, the body's length by them, and whether they end the connection.
+
+        How to transfer the body is for this server to decide; for how long it is, if known, it
+        takes the application's word, and holds it to that.
+        """
+        headers: list[tuple[bytes, bytes]] = []
+        length, closes = None, False
+        for header in (*self._headers, *self._protocol.extra_headers()):
+            name = header[0].lower()
+            if name == b"transfer-encoding":
+                continue
+            if name == b"content-length":
+                if length is not None:
+                    raise ValueError("a response has one content-length")
+                length = int(header[1])
+            elif name == b"connection":
+                closes = closes or b"close" in header[1].lower()
+            headers.append(header)
+        return headers, length, closes
 
     def _frame(self, data: bytes) -> bytes:
         if not data or self._bodiless:
