@@ -7,6 +7,7 @@ import trio
 
 from narwhal.model import Limit, Phase, Terminal
 from narwhal.net import ByteStream
+from narwhal.net.pool import IDLE_EXPIRY
 
 from stub_fleet import Play, Script, good
 from worlds import World, fleet_config, play
@@ -332,6 +333,44 @@ def test_a_first_token_after_the_lease_is_not_trusted(stream: bool) -> None:
 
     engine = {"first_token_timeout_s": 60.0, "kv_lease_s": 2.0}
     play(body, fleet_config(engine=engine), lease=2.0)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("limit", [Limit.HANDOFF, Limit.FIRST_TOKEN])
+def test_a_decoder_that_does_not_read_its_request_is_given_up_at_the_nearest_limit(
+    limit: Limit, fresh: bool
+) -> None:
+    """Half of it is written, on a connection that was there or on one that had to be opened."""
+    by_cap = limit is Limit.HANDOFF
+
+    async def body(world: World) -> None:
+        decoder = world.engine("d0")
+        decoder.reads_again_after_s = 100.0
+        await world.post(ASK)
+        connect = world.network.connect
+
+        async def unread(host: str, port: int) -> ByteStream:
+            return await connect(host, 9999 if port == 9200 else port)
+
+        if fresh:
+            world.router.core.engines["d0"].pools.data.close_expired()
+            await trio.sleep(IDLE_EXPIRY + 1)
+            world.network.listen("127.0.0.1", 9999)
+            world.router.core.engines["d0"].pools.data._connect = unread
+        answer = await world.post(ASK | {"prompt": "x" * 1_000_000})
+        assert answer.seconds == pytest.approx(2.0, abs=0.01)
+        assert answer.error["code"] == ("handoff_expired" if by_cap else "first_token")
+        assert answer.error["narwhal"]["limit"] == limit
+        assert ("serving.handoff_timeout_s" if by_cap else "first_token") in answer.error["message"]
+        doubtful = world.router.core.roster.trust.doubtful("d0", Phase.DECODE, trio.current_time())
+        assert doubtful is not by_cap
+        assert len(world.stubs.legs("decode")) == 1
+        decoder.reads_again_after_s = 0.0
+        await world.settle(200)
+
+    engine = {"first_token_timeout_s": 60.0 if by_cap else 2.0, "tokenize": False}
+    cap = 2.0 if by_cap else 20.0
+    play(body, fleet_config(handoff_timeout_s=cap, max_attempts=1, engine=engine))
 
 
 def test_a_slow_connection_cannot_age_a_handoff_past_its_cap() -> None:

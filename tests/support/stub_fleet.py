@@ -227,6 +227,8 @@ class StubEngine:
         self.pulls_on_accept = True
         self.key: str | None = None
         self.resets_reused = False
+        self.reads_again_after_s = 0.0
+        """How long it leaves what comes after an answer on a connection unread."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         listener = self.fleet.network.listen("127.0.0.1", self.port)
@@ -248,6 +250,7 @@ class StubEngine:
         self.connections.add(stream)
         try:
             while await self._request(stream):
+                await trio.sleep(self.reads_again_after_s)
                 if self.resets_reused:
                     # The race of keep-alive: closed as the next request is on its way.
                     await stream.receive_some(1)
