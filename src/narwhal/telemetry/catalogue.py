@@ -161,6 +161,13 @@ CATALOGUE: tuple[Metric, ...] = (
         "Limits on single clients that fired, mostly before anything was known of a request.",
         (DOOR, CLIENT_LIMIT),
     ),
+    Metric(
+        "certificate_expiry_timestamp_seconds",
+        Kind.GAUGE,
+        "seconds",
+        "When a listener's TLS certificate expires, in Unix time; 0: it speaks no TLS.",
+        (DOOR,),
+    ),
     # Attempts
     Metric(
         "attempts_total",

@@ -259,6 +259,10 @@ class Telemetry:
         """A limit on one client fired at the listener of that name."""
         self.metrics.client_limits[door, limit].inc()
 
+    def certificate_loaded(self, door: Door, expires_at: float) -> None:
+        """The listener of that name shows a certificate until then, in Unix time."""
+        self.metrics.certificate_expiry[door].set(expires_at)
+
     def limit_fired(self, limit: Limit) -> None:
         """A limit fired outside any request (a probe, a release leg); rows bring the others."""
         self._limits[limit] += 1
