@@ -63,11 +63,11 @@ class Described:
         exact, ranged = str(status), f"{status // 100}XX"
         return responses[exact if exact in responses else ranged]
 
-    async def ask(self, path: str, body: Any = None) -> Answer:
+    async def ask(self, path: str, body: Any = None, *, model: str = "m") -> Answer:
         """Ask, and check that the answer is one of those that the document lists."""
         client = Client(await self._network.connect("router", 8000))
         method = "GET" if body is None else "POST"
-        answer = await (await client.ask(body, path, method)).answer()
+        answer = await (await client.ask(body, path.format(model=model), method)).answer()
         client.close()
         content = self.response(method, path, answer.status)["content"]
         kind = answer.headers["content-type"].partition(";")[0]
@@ -119,7 +119,9 @@ def test_every_route_is_in_it_and_every_route_in_it_is_served() -> None:
         assert set(paths) == set(app.routes)
         for path, operations in paths.items():
             for method in METHODS:
-                answer = await world.post(b"{}" if method == "POST" else None, path, method=method)
+                answer = await world.post(
+                    b"{}" if method == "POST" else None, path.format(model="m"), method=method
+                )
                 if method.lower() in operations:
                     assert answer.status in (200, 400), (method, path)
                 else:
@@ -141,6 +143,8 @@ def test_answers_are_as_they_are_described() -> None:
         for path, operations in described.document["paths"].items():
             if "get" in operations:
                 assert (await described.ask(path)).status == 200
+        unknown = await described.ask("/v1/models/{model}", model="other")
+        assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
         for path, ask in COMPLETIONS:
             whole = await described.ask(path, ask)
             streamed = await described.ask(path, ask | {"stream": True})

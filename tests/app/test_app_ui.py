@@ -80,6 +80,22 @@ def test_a_browser_is_told_what_the_page_may_do() -> None:
     play(body)
 
 
+@pytest.mark.parametrize("prefix", ["", "/behind/a/proxy"])
+def test_a_slash_too_many_leads_to_the_page(prefix: str) -> None:
+    async def body(client: httpx.AsyncClient, router: narwhal.Router) -> None:
+        for method in ("GET", "HEAD"):
+            answer = await client.request(method, "/narwhal/ui/")
+            assert (answer.status_code, answer.content) == (307, b"")
+            there = httpx.URL(f"http://router{prefix}/narwhal/ui/").join(answer.headers["location"])
+            assert there.path == f"{prefix}/narwhal/ui"
+        assert (await client.post("/narwhal/ui/")).headers["allow"] == "GET"
+        assert (await client.get("/narwhal/ui/more")).status_code == 404
+        found = await client.get("/narwhal/ui/", follow_redirects=True)
+        assert found.content == (FILES / "ui.html").read_bytes()
+
+    play(body)
+
+
 def test_what_a_browser_has_is_not_sent_again() -> None:
     async def body(client: httpx.AsyncClient, router: narwhal.Router) -> None:
         tags = set()

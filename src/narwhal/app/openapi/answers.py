@@ -78,7 +78,8 @@ def _page_schemas() -> dict[str, Any]:
     requests = {"received": _COUNT, "in_flight": _COUNT, "terminals": terminals}
     engine = {"iid": _TEXT, "role": {"enum": [*Role]}, "state": {"enum": [*EngineState]}}
     return {
-        "Models": _of({"object": {"const": "list"}, "data": _list(_of(model))}),
+        "Model": _of(model),
+        "Models": _of({"object": {"const": "list"}, "data": _list(ref("Model"))}),
         "Health": _of({"status": {"const": "ok"}}),
         "Ready": _of({"ready": {"const": True}}),
         "NotReady": _of({"ready": {"const": False}, "reasons": {**_TEXTS, "minItems": 1}}),

@@ -43,6 +43,7 @@ def operations(model: str, engines: Sequence[str]) -> dict[str, Operation]:
             Route.COMPLETIONS, model, "Go on with a text", "Completion", "Completion"
         ),
         "/v1/models": _page("models", "The one model of the fleet", "Models"),
+        "/v1/models/{model}": _model(model),
         "/health": _page("health", "Whether the process is alive", "Health"),
         "/ready": _ready(),
         "/metrics": _metrics(),
@@ -101,6 +102,24 @@ def _page(name: str, summary: str, schema: str) -> Operation:
         "summary": summary,
         "responses": {"200": _answer(f"{summary}.", schema), "4XX": _BY_ITSELF},
     }
+
+
+def _model(model: str) -> Operation:
+    page = _page("model", "The model of that id", "Model")
+    page["parameters"] = [
+        {
+            "name": "model",
+            "in": "path",
+            "required": True,
+            "description": "The id; a `/` in it may be escaped or not.",
+            "schema": {"type": "string", "minLength": 1},
+            "example": model,
+        }
+    ]
+    page["responses"]["404"] = error_response(
+        "The fleet serves another model. `model_not_found`", "Error"
+    )
+    return page
 
 
 def _ready() -> Operation:
