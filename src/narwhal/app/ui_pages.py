@@ -1,4 +1,4 @@
-"""The status page `/narwhal/ui`: four files, the same for every router, with nothing of it in them.
+"""The status page `/narwhal/ui`: six files, the same for every router, with nothing of it in them.
 
 What the page shows it asks of `/narwhal/state`, with the reader's own rights.
 """
@@ -73,6 +73,8 @@ def _load() -> Mapping[str, StaticPage]:
     kinds = {
         "/narwhal/ui": ("ui.html", b"text/html; charset=utf-8"),
         "/narwhal/ui.js": ("ui.js", b"text/javascript; charset=utf-8"),
+        "/narwhal/ui-parts.js": ("ui-parts.js", b"text/javascript; charset=utf-8"),
+        "/narwhal/ui-tools.js": ("ui-tools.js", b"text/javascript; charset=utf-8"),
         "/narwhal/ui.css": ("ui.css", b"text/css; charset=utf-8"),
         "/narwhal/ui.svg": ("ui.svg", b"image/svg+xml"),
     }
