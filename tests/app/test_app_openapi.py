@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from narwhal import Router
 from narwhal.app.openapi import errors, openapi_document
+from narwhal.app.openapi.state import state_schemas
 from narwhal.net import MemoryNetwork, Server
 from narwhal.telemetry import Endpoint
 from narwhal.telemetry.codes import ERROR_CODES
@@ -136,6 +137,32 @@ def test_every_route_is_in_it_and_every_route_in_it_is_served() -> None:
 def test_a_route_of_which_nothing_is_known_is_noticed() -> None:
     with pytest.raises(KeyError):
         openapi_document({"/elsewhere": "GET"}, model="m", engines=["p0"])
+
+
+def test_the_state_is_typed_to_its_leaves() -> None:
+    """A program that is made from the document has a name for everything in a state."""
+    made = openapi_document({}, model="m", engines=["p0"])
+    schemas = msgspec.json.decode(made)["components"]["schemas"]
+    parts = state_schemas()
+    assert parts.items() <= schemas.items(), "two schemas of one name"
+
+    def untyped(schema: Any, where: str) -> list[str]:
+        if "$ref" in schema:
+            return []
+        if "anyOf" in schema:
+            return [each for one in schema["anyOf"] for each in untyped(one, where)]
+        if "enum" in schema or schema.get("type") not in ("object", "array"):
+            return [] if "type" in schema else [where]
+        inner = schema.get("properties", {}) | {
+            key: schema[key] for key in ("items", "additionalProperties") if key in schema
+        }
+        if not inner:
+            return [where]
+        return [each for key, one in inner.items() for each in untyped(one, f"{where}.{key}")]
+
+    assert [each for name, part in parts.items() for each in untyped(part, name)] == []
+    assert untyped({"type": "object", "properties": {"a": {"type": "object"}}}, "x") == ["x.a"]
+    assert all("description" in part for part in parts.values())
 
 
 def test_answers_are_as_they_are_described() -> None:

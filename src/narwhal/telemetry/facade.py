@@ -15,6 +15,7 @@ from narwhal.telemetry.metrics import Metrics
 from narwhal.telemetry.rows import EngineRow, RoleRow, RouterRow, StopRow
 from narwhal.telemetry.scrape import live_readings
 from narwhal.telemetry.state import encode_state, state_document
+from narwhal.telemetry.state_types import Targets
 from narwhal.telemetry.totals import Totals, admission_totals
 
 if TYPE_CHECKING:
@@ -410,11 +411,7 @@ class Telemetry:
         document = state_document(
             version=self._version,
             model=self._model,
-            slo={
-                "ttft_s": self._ttft_s,
-                "ttft_scope": self._ttft_scope,
-                "tpot_s": self._tpot_s,
-            },
+            slo=Targets(ttft_s=self._ttft_s, ttft_scope=self._ttft_scope, tpot_s=self._tpot_s),
             uptime_s=now - self._started,
             live=self._live(),
             totals=self.totals(),
