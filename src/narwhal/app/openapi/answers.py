@@ -97,14 +97,12 @@ def _lifecycle_schemas() -> dict[str, Any]:
         ),
         "Engines": _of({"engines": _list(ref("EngineStatus"))}),
         "Readmitted": _of({"engine": ref("EngineStatus"), "passed": _TEXTS, "skipped": _TEXTS}),
-        "NotReadmitted": {
-            "allOf": [ref("Error")],
-            "required": ["engine"],
-            "properties": {
-                "engine": ref("EngineStatus"),
+        "NotReadmitted": _of(
+            {"error": ref("ErrorObject"), "engine": ref("EngineStatus")},
+            {
                 "passed": _TEXTS,
                 "skipped": _TEXTS,
                 "failed": _of({"check": _TEXT, "reason": _TEXT}),
             },
-        },
+        ),
     }

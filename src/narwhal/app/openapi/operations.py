@@ -153,7 +153,11 @@ def _drain(engines: Sequence[str]) -> Operation:
     return _order(
         "drain",
         "Take engines out of service, gently",
-        {"engine": named, "deadline_s": deadline, "same_process": {"const": False}},
+        {
+            "engine": named,
+            "deadline_s": deadline,
+            "same_process": {"type": "boolean", "enum": [False]},
+        },
         (),
         _answer("They get no new work from now on.", "Engines"),
     )
