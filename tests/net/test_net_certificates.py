@@ -122,6 +122,23 @@ def test_what_cannot_be_used_changes_nothing(tmp_path: Path, content: bytes | No
     assert (tls.context, tls.expires_at) == (before, OLD.timestamp())
 
 
+@pytest.mark.parametrize("call", ["load_cert_chain", "load_verify_locations"])
+def test_a_file_that_goes_while_it_is_read_is_one_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Whatever renews certificates may be at it: that must not end a router."""
+    path = tmp_path / "both.pem"
+    issue(path, OLD)
+    tls = ServerTls("control", cert=str(path), client_ca=str(path))
+
+    def gone(*_: object, **__: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(ssl.SSLContext, call, gone)
+    with pytest.raises(ConfigError, match=r"both\.pem: cannot be read: No such file"):
+        trio.run(tls.reload)
+
+
 def test_an_authority_that_is_gone_leaves_the_certificate_as_well(tmp_path: Path) -> None:
     """Half of what is new would be neither the one nor the other."""
     path, ca = tmp_path / "both.pem", tmp_path / "ca.pem"

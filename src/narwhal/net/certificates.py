@@ -79,7 +79,7 @@ class ServerTls:
         try:
             context.load_cert_chain(self._cert, self._key, password=_no_password)
             expires_at = expiry(pem)
-        except (ssl.SSLError, ValueError) as error:
+        except (OSError, ValueError) as error:  # those of TLS among them
             files = self._cert if self._key is None else f"{self._cert} and {self._key}"
             text = f"{self._section}.tls_cert_file: {files}: {_reason(error)}"
             raise ConfigError([text]) from error
@@ -92,7 +92,7 @@ class ServerTls:
         _read(setting, path)
         try:
             context.load_verify_locations(path)
-        except ssl.SSLError as error:
+        except OSError as error:  # those of TLS among them
             raise ConfigError([f"{setting}: {path}: {_reason(error)}"]) from error
         context.verify_mode = ssl.CERT_REQUIRED
 
@@ -103,7 +103,7 @@ def _read(setting: str, path: str) -> bytes:
         with open(path, "rb") as file:  # noqa: PTH123 - the same call that OpenSSL makes
             return file.read()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError([f"{setting}: {path}: cannot be read: {reason}"]) from error
 
 
@@ -111,12 +111,14 @@ def _no_password() -> str:
     raise ValueError("the key is encrypted, and nobody is there to type its password")
 
 
-def _reason(error: ssl.SSLError | ValueError) -> str:
+def _reason(error: OSError | ValueError) -> str:
     """What is wrong with files of certificates, without OpenSSL's numbers."""
     if isinstance(error, ssl.SSLError):
         if error.reason == "KEY_VALUES_MISMATCH":
             return "the key is not the certificate's"
         return f"not certificate and key in PEM form ({error.reason or 'no such block'})"
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
     return str(error)
 
 
