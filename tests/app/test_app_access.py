@@ -56,7 +56,13 @@ def denied(world: World) -> dict[tuple[str, str], float]:
     ],
 )
 @pytest.mark.parametrize(
-    ("path", "method"), [("/v1/completions", "POST"), ("/v1/models", "GET"), ("/no/such", "GET")]
+    ("path", "method"),
+    [
+        ("/v1/completions", "POST"),
+        ("/v1/models", "GET"),
+        ("/v1/models/m", "GET"),
+        ("/no/such", "GET"),
+    ],
 )
 def test_one_of_the_keys_is_asked_for(
     headers: dict[str, str], denial: Denial | None, path: str, method: str
@@ -380,7 +386,7 @@ def test_the_two_halves_of_the_application() -> None:
     async def body(router: Any) -> None:
         out_there = ("10.0.0.7", 80)
         both = ["/health", "/ready", "/metrics"]
-        data, control = ["/v1/models"], ["/narwhal/state", "/narwhal/lifecycle"]
+        data, control = ["/v1/models", "/v1/models/m"], ["/narwhal/state", "/narwhal/lifecycle"]
         for app, here, elsewhere in (
             (router.data_app, both + data, control),
             (router.control_app, both + control, data),

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from narwhal import Router
 from narwhal.app.openapi import errors, openapi_document
+from narwhal.app.openapi.state import state_schemas
 from narwhal.net import MemoryNetwork, Server
 from narwhal.telemetry import Endpoint
 from narwhal.telemetry.codes import ERROR_CODES
@@ -63,11 +64,11 @@ class Described:
         exact, ranged = str(status), f"{status // 100}XX"
         return responses[exact if exact in responses else ranged]
 
-    async def ask(self, path: str, body: Any = None) -> Answer:
+    async def ask(self, path: str, body: Any = None, *, model: str = "m") -> Answer:
         """Ask, and check that the answer is one of those that the document lists."""
         client = Client(await self._network.connect("router", 8000))
         method = "GET" if body is None else "POST"
-        answer = await (await client.ask(body, path, method)).answer()
+        answer = await (await client.ask(body, path.format(model=model), method)).answer()
         client.close()
         content = self.response(method, path, answer.status)["content"]
         kind = answer.headers["content-type"].partition(";")[0]
@@ -119,7 +120,9 @@ def test_every_route_is_in_it_and_every_route_in_it_is_served() -> None:
         assert set(paths) == set(app.routes)
         for path, operations in paths.items():
             for method in METHODS:
-                answer = await world.post(b"{}" if method == "POST" else None, path, method=method)
+                answer = await world.post(
+                    b"{}" if method == "POST" else None, path.format(model="m"), method=method
+                )
                 if method.lower() in operations:
                     assert answer.status in (200, 400), (method, path)
                 else:
@@ -136,11 +139,39 @@ def test_a_route_of_which_nothing_is_known_is_noticed() -> None:
         openapi_document({"/elsewhere": "GET"}, model="m", engines=["p0"])
 
 
+def test_the_state_is_typed_to_its_leaves() -> None:
+    """A program that is made from the document has a name for everything in a state."""
+    made = openapi_document({}, model="m", engines=["p0"])
+    schemas = msgspec.json.decode(made)["components"]["schemas"]
+    parts = state_schemas()
+    assert parts.items() <= schemas.items(), "two schemas of one name"
+
+    def untyped(schema: Any, where: str) -> list[str]:
+        if "$ref" in schema:
+            return []
+        if "anyOf" in schema:
+            return [each for one in schema["anyOf"] for each in untyped(one, where)]
+        if "enum" in schema or schema.get("type") not in ("object", "array"):
+            return [] if "type" in schema else [where]
+        inner = schema.get("properties", {}) | {
+            key: schema[key] for key in ("items", "additionalProperties") if key in schema
+        }
+        if not inner:
+            return [where]
+        return [each for key, one in inner.items() for each in untyped(one, f"{where}.{key}")]
+
+    assert [each for name, part in parts.items() for each in untyped(part, name)] == []
+    assert untyped({"type": "object", "properties": {"a": {"type": "object"}}}, "x") == ["x.a"]
+    assert all("description" in part for part in parts.values())
+
+
 def test_answers_are_as_they_are_described() -> None:
     async def body(described: Described, router: Router, fleet: MemoryFleet) -> None:
         for path, operations in described.document["paths"].items():
             if "get" in operations:
                 assert (await described.ask(path)).status == 200
+        unknown = await described.ask("/v1/models/{model}", model="other")
+        assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
         for path, ask in COMPLETIONS:
             whole = await described.ask(path, ask)
             streamed = await described.ask(path, ask | {"stream": True})

@@ -6,11 +6,15 @@ import contextlib
 import json
 import random
 from typing import Any
+from urllib.parse import quote
 
+import attrs
 import pytest
 import trio
 
 from narwhal.model import Terminal
+from narwhal.telemetry import Endpoint
+from narwhal.telemetry.kinds import StatusClass
 
 from stub_fleet import Play, good
 from worlds import World, fleet_config, play
@@ -283,6 +287,35 @@ def test_pages() -> None:
         assert (head.status, head.body) == (200, b"")
 
     play(main)
+
+
+@pytest.mark.parametrize("model", ["m", "meta-llama/Llama-3.1-8B", "a b/ü?%2F#", "/", "models"])
+def test_a_model_is_found_by_its_id(model: str) -> None:
+    """As `models.retrieve` asks, which escapes slashes, and as people write it."""
+
+    async def main(world: World) -> None:
+        listed = (await world.get("/v1/models")).json["data"]
+        for path in {quote(model), quote(model, safe="")}:
+            found = await world.get(f"/v1/models/{path}")
+            assert (found.status, [found.json]) == (200, listed)
+            head = await world.get(f"/v1/models/{path}", "HEAD")
+            assert (head.status, head.body) == (200, b"")
+            for method in ("POST", "DELETE"):
+                answer = await world.post(b"{}", f"/v1/models/{path}", method=method)
+                assert (answer.status, answer.headers["allow"]) == (405, "GET")
+            unknown = await world.get(f"/v1/models/{path}x")
+            posted = await world.post(ASK | {"model": f"{model}x"})
+            assert unknown.status == posted.status == 404
+            told = unknown.error
+            assert told == {name: posted.error[name] for name in told}
+            assert (told["type"], told["param"]) == ("invalid_request_error", "model")
+            assert told["code"] == "model_not_found"
+        assert (await world.get("/v1/models/")).error["code"] == "not_found"
+        assert (await world.get("/v1/models?id=m")).json["data"] == listed
+        told_of = world.router.telemetry.metrics.http_responses
+        assert told_of[Endpoint.MODELS, StatusClass.CLIENT].value
+
+    play(main, attrs.evolve(fleet_config(), model=model))
 
 
 def test_no_client_can_make_a_metric_series() -> None:

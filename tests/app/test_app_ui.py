@@ -25,6 +25,8 @@ FILES = Path(narwhal.__file__).parent / "app/ui"
 TYPES = {
     "/narwhal/ui": "text/html; charset=utf-8",
     "/narwhal/ui.js": "text/javascript; charset=utf-8",
+    "/narwhal/ui-parts.js": "text/javascript; charset=utf-8",
+    "/narwhal/ui-tools.js": "text/javascript; charset=utf-8",
     "/narwhal/ui.css": "text/css; charset=utf-8",
     "/narwhal/ui.svg": "image/svg+xml",
 }
@@ -76,6 +78,22 @@ def test_a_browser_is_told_what_the_page_may_do() -> None:
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["x-frame-options"] == "DENY"
             assert headers["referrer-policy"] == "no-referrer"
+
+    play(body)
+
+
+@pytest.mark.parametrize("prefix", ["", "/behind/a/proxy"])
+def test_a_slash_too_many_leads_to_the_page(prefix: str) -> None:
+    async def body(client: httpx.AsyncClient, router: narwhal.Router) -> None:
+        for method in ("GET", "HEAD"):
+            answer = await client.request(method, "/narwhal/ui/")
+            assert (answer.status_code, answer.content) == (307, b"")
+            there = httpx.URL(f"http://router{prefix}/narwhal/ui/").join(answer.headers["location"])
+            assert there.path == f"{prefix}/narwhal/ui"
+        assert (await client.post("/narwhal/ui/")).headers["allow"] == "GET"
+        assert (await client.get("/narwhal/ui/more")).status_code == 404
+        found = await client.get("/narwhal/ui/", follow_redirects=True)
+        assert found.content == (FILES / "ui.html").read_bytes()
 
     play(body)
 
@@ -145,6 +163,23 @@ def page() -> list[tuple[str, dict[str, Any]]]:
     return parser.tags
 
 
+def scripts() -> str:
+    return "\n".join(file.read_text(encoding="utf-8") for file in FILES.glob("*.js"))
+
+
+def test_the_scripts_have_from_each_other_what_they_ask_for() -> None:
+    given: dict[str, set[str]] = {}
+    asked: dict[str, set[str]] = {}
+    for file in FILES.glob("*.js"):
+        text = file.read_text(encoding="utf-8")
+        given[f"./{file.name}"] = set(re.findall(r"^export \w+ ([\w$]+)", text, re.MULTILINE))
+        for names, source in re.findall(
+            r'^import \{([^}]+)\} from "([^"]+)";$', text, re.MULTILINE
+        ):
+            asked.setdefault(source, set()).update(re.findall(r"[\w$]+", names))
+    assert given == {"./ui.js": set()} | asked
+
+
 def test_nothing_comes_from_elsewhere_and_nothing_is_inline() -> None:
     tags = page()
     links = {tag.get(name) for _, tag in tags for name in ("src", "href") if name in tag}
@@ -159,7 +194,7 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_inline() -> None:
 
 
 def test_the_script_makes_no_markup_of_what_it_is_told() -> None:
-    script = (FILES / "ui.js").read_text(encoding="utf-8")
+    script = scripts()
     for hole in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert hole not in script
     for hole in ("Function(", 'setAttribute("href', "DOMParser", "srcdoc", ".href"):
@@ -167,7 +202,7 @@ def test_the_script_makes_no_markup_of_what_it_is_told() -> None:
 
 
 def test_everything_the_script_fills_is_on_the_page() -> None:
-    script = (FILES / "ui.js").read_text(encoding="utf-8")
+    script = scripts()
     ids = {tag["id"] for _, tag in page() if "id" in tag}
     used = set(re.findall(r'\$\("([\w-]+)"\)|fill\("([\w-]+)"', script))
     assert {a or b for a, b in used} <= ids
@@ -205,7 +240,7 @@ def test_the_keys_that_the_script_reads_are_in_the_state() -> None:
         assert (await client.post("/v1/completions", json=ask)).status_code == 200
         await trio.sleep(30)
         state = (await client.get("/narwhal/state")).json()
-        script = (FILES / "ui.js").read_text(encoding="utf-8")
+        script = scripts()
         for name in ("state", "engine", "each"):
             top = {"state": state, "engine": state["engines"][0], "each": state["recent"][0]}[name]
             for key in set(re.findall(rf"\b{name}\.(\w+)", script)):

@@ -133,7 +133,7 @@ def test_a_frame_says_what_the_state_says() -> None:
         "tiny ready up 1 min 40 s (narwhal-trio 9.9) http://router",
         "requests 5 in flight, 1 waiting, 6 held",
         "so far 50 received, 40 completed, 5 failed",
-        "recent TTFT 500 ms, max 2.5 s (target 2 s); TPOT 50 ms, max 60 ms (target 100 ms)",
+        "last 2 TTFT 500 ms, max 2.5 s (target 2 s); TPOT 50 ms, max 60 ms (target 100 ms)",
         "limits read_gap 3",
         "retries 2, 7.5 credits left",
         "ENGINE ROLE STATE PREFILL DECODE KV TOKENS BACKLOG PACE P/D NOTE",

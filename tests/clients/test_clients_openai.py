@@ -162,6 +162,10 @@ def test_reasoning_and_fields_that_the_client_does_not_know(api: openai.OpenAI) 
 
 def test_what_else_the_client_reads(api: openai.OpenAI, stage: Stage) -> None:
     assert [model.id for model in api.models.list()] == [MODEL]
+    assert api.models.retrieve(MODEL).id == MODEL
+    with pytest.raises(openai.NotFoundError) as unknown:
+        api.models.retrieve("of/another")
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
     asked = api.with_options(default_headers={"x-request-id": "mine-1"})
     answer = asked.completions.create(model=MODEL, prompt="x", max_tokens=1)
     assert answer._request_id == "mine-1"

@@ -118,6 +118,7 @@ def test_the_unit_starts_the_router_and_gives_it_the_time_to_drain() -> None:
     assert params["fleet"] == "/etc/narwhal/fleet.json"
     assert params["journal"].startswith("/var/log/" + service["LogsDirectory"] + "/")
     assert service["Type"] == "notify"
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"  # which a journal has it bear
     default = parse_fleet(fleet_of_manifest(), name="fleet", environ={})
     assert float(service["TimeoutStopSec"]) > default.serving.graceful_timeout_s + LAST_WORDS_S
 

@@ -144,13 +144,14 @@ def test_the_page_has_every_invariant() -> None:
 def test_the_examples_of_the_http_api(demo: str, tmp_path: Path) -> None:
     page = (DOCS / "http-api.md").read_text(encoding="utf-8")
     lines = code_blocks(page)[0].splitlines()
-    _, whole, stream, bad, models = run_script(lines, demo, tmp_path)
+    _, whole, stream, bad, models, model = run_script(lines, demo, tmp_path)
     assert '"object":"chat.completion"' in whole
     assert stream.count("data: ") > 5
     assert stream.endswith("data: [DONE]\n\n")
     assert bad.startswith("HTTP/1.1 400")
     assert '"param":"prompt"' in bad
-    assert '"id":"demo"' in models
+    assert model in models
+    assert '"id":"demo"' in model
 
 
 def test_the_two_commands_of_the_engines_page(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_the_routes_are_those_of_the_application() -> None:
     named = [
         route
         for row in table(HTTP, "## Routes")
-        for route in re.findall(r"`([A-Z]+ /[\w/.]+)`", row[0])
+        for route in re.findall(r"`([A-Z]+ /[\w/.{}]+)`", row[0])
     ]
 
     async def main() -> None:

@@ -22,7 +22,8 @@ from journal_lines import START, line, request
 
 JOURNAL = (DOCS / "journal.md").read_text(encoding="utf-8")
 WATCHING = (DOCS / "watching.md").read_text(encoding="utf-8")
-SCRIPT = (Path(narwhal.__file__).parent / "app/ui/ui.js").read_text(encoding="utf-8")
+UI = Path(narwhal.__file__).parent / "app/ui"
+SCRIPT = "".join(file.read_text(encoding="utf-8") for file in UI.glob("*.js"))
 
 
 def options(command: str) -> set[str]:
@@ -78,8 +79,10 @@ def test_the_numbers_of_both_views() -> None:
         *(10, 10.0, True),
     )
     assert f"the last {facade.RECENT_OUTCOMES} requests" in text
+    page = (UI / "ui.html").read_text(encoding="utf-8")
+    assert f"At most {facade.RECENT_OUTCOMES}, the newest first" in page
     size = sum(len(page.body) for page in UI_PAGES.values())
-    assert (len(UI_PAGES), "four files of the router's own, 30 kB" in text) == (4, True)
+    assert (len(UI_PAGES), "six files of the router's own, 30 kB" in text) == (6, True)
     assert 25_000 < size < 35_000
     assert top_view._NARROW < 80, "an ordinary terminal is not narrow"
 
@@ -87,5 +90,5 @@ def test_the_numbers_of_both_views() -> None:
 def test_the_sample_is_a_frame() -> None:
     (sample,) = (block for block in code_blocks(WATCHING) if "ENGINE" in block)
     first = [text.partition(" ")[0] for text in sample.splitlines() if text[:1].strip()]
-    for word in ("requests", "per", "recent", "limits", "retries", "ENGINE", "roles", "moves"):
+    for word in ("requests", "per", "last", "limits", "retries", "ENGINE", "roles", "moves"):
         assert word in first

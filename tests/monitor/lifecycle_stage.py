@@ -16,6 +16,8 @@ from narwhal.monitor import Verdict
 from narwhal.telemetry import EngineRow, RequestRow
 from narwhal.testing import MemoryFleet, fleet_config, open_fleet, run_seeded
 
+from state_schema import check_state_of
+
 ALL_CHECKS = ("health", "model", "identity", "contract", "generation", "transfer", "health")
 
 
@@ -96,6 +98,7 @@ def play(body: Body, config: FleetConfig | None = None, **engines: Any) -> Stage
                 stages.append(stage)
                 with trio.fail_after(300):
                     await body(stage)
+                check_state_of(router, trio.current_time())
                 core = router.core
                 with trio.fail_after(120):
                     while core.ledger.total:  # noqa: ASYNC110 - time is virtual

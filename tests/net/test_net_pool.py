@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from narwhal.model import (
     ResponseTooLarge,
 )
 from narwhal.net import ByteStream, ConnectionPool, Exchange, Link, MemoryNetwork
+from narwhal.net.response import ResponseReader
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -328,6 +330,27 @@ def test_a_reused_connection_that_dies_unanswered_is_replayed_once() -> None:
             assert await exchange.read_all(10) == b"ok"
             assert exchange.request_bytes == len(REQUEST)
         assert (engine.accepted, pool.replays) == (2, 1)
+
+    in_virtual_time(body, dies_on_second)
+
+
+def test_a_replay_leaves_nothing_for_the_collector() -> None:
+    """The reader that waited on the dead connection is closed: its parser refers back to it."""
+
+    async def body(pool: ConnectionPool, engine: Engine) -> None:
+        assert await ask(pool) == b"ok"
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            assert await ask(pool) == b"ok"
+            gc.collect()
+            left = [each for each in gc.garbage if isinstance(each, ResponseReader)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert (pool.replays, left) == (1, [])
 
     in_virtual_time(body, dies_on_second)
 

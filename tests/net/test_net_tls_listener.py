@@ -12,7 +12,7 @@ from net_world import GET, echo
 from trio.testing import MockClock
 
 from narwhal.model import ClientLimit, ConfigError
-from narwhal.net import MemoryNetwork, Server, TlsListener, TlsStream, server_context
+from narwhal.net import MemoryNetwork, Server, ServerTls, TlsListener, TlsStream
 
 trustme = pytest.importorskip("trustme")
 serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
@@ -76,13 +76,13 @@ async def refused(network: MemoryNetwork, client: ssl.SSLContext) -> bool:
         return True
 
 
-def serve(context: ssl.SSLContext, body: Any) -> None:
+def serve(tls: ServerTls, body: Any) -> None:
     async def main() -> None:
         network = MemoryNetwork()
         told: list[ClientLimit] = []
         async with trio.open_nursery() as nursery:
             server = Server(echo, told=told.append)
-            listener = TlsListener(network.listen("router", 443), context)
+            listener = TlsListener(network.listen("router", 443), tls)
             assert listener.address == ("router", 443)
             await nursery.start(server.serve, [listener])
             await body(network, told)
@@ -99,7 +99,7 @@ def test_certificate_and_key_are_in_two_files_or_in_one(files: Files, together: 
             assert (await ask(network, files.client_context())).startswith(b"HTTP/1.1 200 ")
 
     cert, key = (files.both, None) if together else (files.cert, files.key)
-    serve(server_context("serving", cert=cert, key=key), body)
+    serve(ServerTls("serving", cert=cert, key=key), body)
 
 
 def test_old_versions_are_not_spoken(files: Files) -> None:
@@ -115,7 +115,7 @@ def test_old_versions_are_not_spoken(files: Files) -> None:
             old.maximum_version = ssl.TLSVersion.TLSv1_1
         assert await refused(network, old)
 
-    serve(server_context("serving", cert=files.both), body)
+    serve(ServerTls("serving", cert=files.both), body)
 
 
 def test_a_client_without_the_certificate_that_is_asked_for_gets_nothing(files: Files) -> None:
@@ -127,7 +127,7 @@ def test_a_client_without_the_certificate_that_is_asked_for_gets_nothing(files: 
         trustme.CA().issue_cert("operator@example.org").configure_cert(stranger)
         assert await refused(network, stranger)
 
-    serve(server_context("control", cert=files.both, client_ca=files.ca), body)
+    serve(ServerTls("control", cert=files.both, client_ca=files.ca), body)
 
 
 def test_neither_silence_nor_plain_http_holds_a_connection(files: Files) -> None:
@@ -143,7 +143,7 @@ def test_neither_silence_nor_plain_http_holds_a_connection(files: Files) -> None
         silent.close()
         plain.close()
 
-    serve(server_context("serving", cert=files.both), body)
+    serve(ServerTls("serving", cert=files.both), body)
 
 
 def test_what_is_wrong_with_a_file_is_said_with_its_setting(files: Files, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_setting(files: Files, tmp_pa
         ),
     ):
         with pytest.raises(ConfigError) as refused:
-            server_context("serving", **arguments)
+            ServerTls("serving", **arguments)
         (line,) = refused.value.problems
         assert line.startswith(f"{setting}: "), line
         assert reason in line

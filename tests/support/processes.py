@@ -63,6 +63,14 @@ class Command:
                 return found
         raise AssertionError(f"no line like {pattern!r}; stderr: {self.process.stderr.read()}")  # type: ignore[union-attr]  # a pipe
 
+    def error(self, pattern: str) -> re.Match[str]:
+        """The same of stderr."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"no line like {pattern!r} on stderr")
+
     def url(self) -> str:
         return self.line(r"(http://127\.0\.0\.1:\d+)")[1]
 

@@ -21,6 +21,7 @@ from narwhal.net import ByteStream, MemoryNetwork, Server
 from narwhal.router import Router
 from narwhal.testing import run_seeded
 
+from state_schema import check_state_of
 from stub_fleet import Script, StubEngine, StubFleet
 
 ENVIRON = {
@@ -327,6 +328,7 @@ class open_world:  # noqa: N801 - used as a function
     ) -> None:
         try:
             if exc is None:
+                check_state_of(self.world.router, trio.current_time())
                 await self.world.settle()
                 self.world.at_rest()
         finally:

@@ -215,6 +215,7 @@ def everything_happens(telemetry: Telemetry) -> None:
     telemetry.limit_fired(Limit.HEALTH)
     telemetry.denied(Door.DATA, Denial.NO_KEY)
     telemetry.client_limit_fired(Door.CONTROL, ClientLimit.BODY_RATE)
+    telemetry.certificate_loaded(Door.DATA, 2e9)
     telemetry.offered(sized=True)
     telemetry.offered(sized=False)
     telemetry.engine_failed("n1", FailureClass.TIMEOUT)

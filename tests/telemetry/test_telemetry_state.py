@@ -4,13 +4,17 @@ from typing import Any
 
 import attrs
 import msgspec
-from telemetry_samples import LIVE, ROW, FixedSource, make_telemetry
+import pytest
+from telemetry_samples import LIVE, ROW, FixedSource, everything_happens, make_telemetry
 
 from narwhal.admission import Cause
 from narwhal.model import Limit, Phase, Terminal, TtftScope
 from narwhal.telemetry.facade import RECENT_OUTCOMES
 from narwhal.telemetry.state import encode_state, state_document
+from narwhal.telemetry.state_types import Targets
 from narwhal.telemetry.totals import AdmissionTotals, Totals
+
+from state_schema import check_state
 
 TOTALS = Totals(
     received=5,
@@ -36,11 +40,14 @@ TOTALS = Totals(
 )
 
 
+TARGETS = Targets(ttft_s=2.0, ttft_scope=TtftScope.FIRST_TOKEN, tpot_s=0.1)
+
+
 def document() -> dict[str, Any]:
     built = state_document(
         version="9.9",
         model="tiny",
-        slo={"ttft_s": 2.0},
+        slo=TARGETS,
         uptime_s=12.34567,
         live=LIVE,
         totals=TOTALS,
@@ -74,7 +81,7 @@ def test_the_document_says_what_the_values_say() -> None:
     assert shown["kv"] == {"released": 4, "orphaned": 2, "orphan_tokens": 1024}
     assert shown["journal"] == {"dropped": 7}
     assert shown["tokens"] == {"prompt": 700, "completion": 80}
-    assert shown["slo"] == {"ttft_s": 2.0}
+    assert shown["slo"] == {"ttft_s": 2.0, "ttft_scope": "first_token", "tpot_s": 0.1}
 
 
 def test_an_engine_is_shown_with_all_that_is_known_of_it() -> None:
@@ -104,6 +111,19 @@ def test_an_engine_is_shown_with_all_that_is_known_of_it() -> None:
     }
 
 
+def test_what_the_document_says_is_as_its_schema_says() -> None:
+    telemetry = make_telemetry()
+    telemetry.attach(FixedSource())
+    everything_happens(telemetry)
+    found = check_state(telemetry.state(101.0))
+    assert found["roles"]["flips"]
+    assert found["recent"]
+    wrong: dict[str, Any] = {"uptime_s": "1", "roles": {}, "pools": {"decode": "d0"}, "kv": None}
+    for key, value in wrong.items():
+        with pytest.raises(AssertionError, match=rf"^\$\.{key}"):
+            check_state(msgspec.json.encode(found | {key: value}))
+
+
 def test_recent_outcomes_are_newest_first_and_bounded() -> None:
     telemetry = make_telemetry()
     telemetry.attach(FixedSource())
@@ -127,5 +147,7 @@ def test_what_never_reached_an_engine_is_recent_too() -> None:
 
 
 def test_it_is_written_for_people_too() -> None:
-    text = encode_state({"a": {"b": 1}})
-    assert text == b'{\n  "a": {\n    "b": 1\n  }\n}\n'
+    text = make_telemetry().state(101.0)
+    assert text.startswith(b'{\n  "version": "9.9",\n')
+    assert b'  "tokens": {\n    "prompt": 0,\n    "completion": 0\n  },\n' in text
+    assert text.endswith(b"\n}\n")

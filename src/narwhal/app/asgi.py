@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,17 +14,18 @@ from narwhal.app.lifecycle import LifecycleRoutes
 from narwhal.app.openapi import openapi_document
 from narwhal.app.pages import PAGE_BOUND_S, error, not_allowed
 from narwhal.app.reply import JSON
-from narwhal.app.ui_pages import NOT_MODIFIED, UI_PAGES
-from narwhal.model import Route
+from narwhal.app.ui_pages import NOT_MODIFIED, UI_PAGES, UI_SIGNPOSTS
+from narwhal.model import Route, UnknownModel
 from narwhal.telemetry import CONTENT_TYPE, Door, Endpoint
 from narwhal.wire import openai
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from narwhal.app.access import Access
     from narwhal.app.pages import Answer
     from narwhal.app.types import Receive, Scope, Send
+    from narwhal.app.ui_pages import Signpost, StaticPage
     from narwhal.router import Router
 
 COMPLETION_PATHS = {
@@ -36,6 +38,7 @@ _OPEN = frozenset({"/health", "/ready", "/metrics"})
 # Every path below it is an operator's, those that are not there yet among them.
 _CONTROL = "/narwhal/"
 _STATE = "/narwhal/state"
+_MODELS = "/v1/models"
 
 
 class App:
@@ -68,10 +71,12 @@ class App:
             "/openapi.json": (Endpoint.OPENAPI, self._openapi),
         }
         if data:
-            self._pages["/v1/models"] = (Endpoint.MODELS, self._models)
+            self._pages[_MODELS] = (Endpoint.MODELS, self._models)
         if control:
             self._pages[_STATE] = (Endpoint.STATE, self._state)
-        self._files = UI_PAGES if control else {}
+        self._files: Mapping[str, StaticPage | Signpost] = (
+            {**UI_PAGES, **UI_SIGNPOSTS} if control else {}
+        )
         config = router.config
         self._document = openapi_document(
             self.routes, model=config.model, engines=[spec.iid for spec in config.engines]
@@ -81,8 +86,9 @@ class App:
     def routes(self) -> dict[str, str]:
         """Every path that is served, with its method; `HEAD` goes wherever `GET` does."""
         completions = dict.fromkeys(self._completions, "POST")
+        models = {f"{_MODELS}/{{model}}": "GET"} if _MODELS in self._pages else {}
         lifecycle = {} if self._lifecycle is None else self._lifecycle.routes
-        return completions | dict.fromkeys(self._pages, "GET") | lifecycle
+        return completions | dict.fromkeys(self._pages, "GET") | models | lifecycle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -101,7 +107,7 @@ class App:
         elif self._lifecycle is not None and self._lifecycle.serves(path):
             await self._lifecycle(scope, receive, send)
             return
-        elif (page := self._pages.get(path)) is not None and method in ("GET", "HEAD"):
+        elif (page := self._page(path)) is not None and method in ("GET", "HEAD"):
             endpoint, answer = page
             status, body, headers = answer()
         elif (static := self._files.get(path)) is not None and method in ("GET", "HEAD"):
@@ -140,7 +146,7 @@ class App:
         """What a request that was denied had asked for."""
         if (route := self._completions.get(path)) is not None:
             return _ENDPOINTS[route]
-        if (page := self._pages.get(path)) is not None:
+        if (page := self._page(path)) is not None:
             return page[0]
         if path in self._files:
             return Endpoint.UI
@@ -149,9 +155,25 @@ class App:
 
     # Pages
 
+    def _page(self, path: str) -> tuple[Endpoint, Callable[[], Answer]] | None:
+        """What is served at `path`; everything below that of the models is the id of one."""
+        if (page := self._pages.get(path)) is not None:
+            return page
+        models, asked = path[: len(_MODELS) + 1], path[len(_MODELS) + 1 :]
+        if asked and models == f"{_MODELS}/" and _MODELS in self._pages:
+            return Endpoint.MODELS, partial(self._model, asked)
+        return None
+
     def _models(self) -> Answer:
         created = int(self._router.started_at)
         return 200, openai.models_body(self._router.config.model, created), [JSON]
+
+    def _model(self, asked: str) -> Answer:
+        created = int(self._router.started_at)
+        try:
+            return 200, openai.model_body(asked, self._router.config.model, created), [JSON]
+        except UnknownModel as unknown:
+            return error(404, str(unknown), code=unknown.code, param=unknown.param)
 
     def _health(self) -> Answer:
         """The process is alive and its event loop runs; nothing is said of the engines."""

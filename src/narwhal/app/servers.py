@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from narwhal.net import ASGIApp, Server, ServerOptions, server_context
+from narwhal.net import ASGIApp, Server, ServerOptions, ServerTls
 from narwhal.telemetry import Door
 
 if TYPE_CHECKING:
-    import ssl
-
     from narwhal.config import FleetConfig
     from narwhal.router import Router
 
@@ -34,20 +32,20 @@ def control_server(router: Router) -> Server:
     return _server(router, router.control_app, Door.CONTROL, MOST_CONTROL_CONNECTIONS)
 
 
-def data_tls(config: FleetConfig) -> ssl.SSLContext | None:
-    """What `serving.tls_*` make of the data listener; `None` for no TLS. As `server_context`."""
+def data_tls(config: FleetConfig) -> ServerTls | None:
+    """What `serving.tls_*` make of the data listener; `None` for no TLS. Raises what that does."""
     serving = config.serving
     if serving.tls_cert_file is None:
         return None
-    return server_context("serving", cert=serving.tls_cert_file, key=serving.tls_key_file)
+    return ServerTls("serving", cert=serving.tls_cert_file, key=serving.tls_key_file)
 
 
-def control_tls(config: FleetConfig) -> ssl.SSLContext | None:
+def control_tls(config: FleetConfig) -> ServerTls | None:
     """The same for the control listener and `control.tls_*`."""
     control = config.control
     if control.tls_cert_file is None:
         return None
-    return server_context(
+    return ServerTls(
         "control",
         cert=control.tls_cert_file,
         key=control.tls_key_file,

@@ -1,4 +1,4 @@
-"""The status page `/narwhal/ui`: four files, the same for every router, with nothing of it in them.
+"""The status page `/narwhal/ui`: six files, the same for every router, with nothing of it in them.
 
 What the page shows it asks of `/narwhal/state`, with the reader's own rights.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from narwhal.app.types import Headers
 
 NOT_MODIFIED = 304
+_ELSEWHERE = 307
 _FOLDER = Path(__file__).with_name("ui")
 # The page runs its own script and asks its own router; nothing else can be had from it, also if
 # an engine's name or a model's should be markup after all.
@@ -57,10 +58,23 @@ class StaticPage:
         return self.tag in tags or tags == [b"*"]
 
 
+@attrs.frozen
+class Signpost:
+    """Where a page is that was asked for at another address."""
+
+    location: bytes
+
+    def answer(self, _request: Iterable[tuple[bytes, bytes]]) -> Answer:
+        """The way there."""
+        return _ELSEWHERE, b"", [(b"location", self.location), *_HEADERS]
+
+
 def _load() -> Mapping[str, StaticPage]:
     kinds = {
         "/narwhal/ui": ("ui.html", b"text/html; charset=utf-8"),
         "/narwhal/ui.js": ("ui.js", b"text/javascript; charset=utf-8"),
+        "/narwhal/ui-parts.js": ("ui-parts.js", b"text/javascript; charset=utf-8"),
+        "/narwhal/ui-tools.js": ("ui-tools.js", b"text/javascript; charset=utf-8"),
         "/narwhal/ui.css": ("ui.css", b"text/css; charset=utf-8"),
         "/narwhal/ui.svg": ("ui.svg", b"image/svg+xml"),
     }
@@ -75,3 +89,7 @@ def _page(name: str, kind: bytes) -> StaticPage:
 
 UI_PAGES = _load()
 """By path; read once, as the program starts: some thirty kilobytes."""
+
+# Relative, as the page's own links are: whatever a proxy has put in front of the path stays.
+UI_SIGNPOSTS: Mapping[str, Signpost] = {"/narwhal/ui/": Signpost(b"../ui")}
+"""Addresses that people write who mean one of the pages."""

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from narwhal import telemetry
 from narwhal.app import control_server, control_tls, data_server, data_tls
 from narwhal.cli.running import listen
 from narwhal.config.binds import is_loopback, split_bind
 from narwhal.net import TlsListener
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Sequence
 
     from narwhal.config import FleetConfig
-    from narwhal.net import Listener, Server
+    from narwhal.net import Listener, Server, ServerTls
     from narwhal.router import Router
 
 logger = logging.getLogger("narwhal.cli")
@@ -32,7 +32,7 @@ class Door:
     port: int
     advice: str
     """What to do if it cannot be had, to be read after "choose another"."""
-    tls: ssl.SSLContext | None = None
+    tls: ServerTls | None = None
 
     async def open(self) -> Sequence[Listener]:
         """Listen there; an address that cannot be had is one clear line and exit code 1."""
@@ -70,6 +70,12 @@ class Doors:
             own = Door(*split_bind(control.bind), "--control-bind (control.bind)", tls)
         guarded = bool(control.token_env or control.tls_client_ca_file)
         return cls(Door(host, port, "--host or --port", data_tls(config)), own, spare, guarded)
+
+    @property
+    def tls(self) -> dict[telemetry.Door, ServerTls]:
+        """What the listeners that speak TLS speak it with."""
+        both = {telemetry.Door.DATA: self.data, telemetry.Door.CONTROL: self.spare}
+        return {name: door.tls for name, door in both.items() if door.tls is not None}
 
 
 @attrs.frozen

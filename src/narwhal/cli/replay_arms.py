@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from narwhal.cli.replay_fleet import with_settings
-from narwhal.cli.replay_options import Setting, Split
+from narwhal.cli.replay_options import Setting
 from narwhal.cli.replay_plan import Arm, unlike
 from narwhal.cli.running import fail
+from narwhal.roles import Split
 from narwhal.simulate.replay.arms import advisory, aggregated, pinned, start_at
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def arms_of(
         for split in splits:
             if split.prefill + split.decode != engines:
                 raise fail(
-                    f"{option}: {split.name} has {split.prefill + split.decode} engines, and the "
+                    f"{option}: {split} has {split.prefill + split.decode} engines, and the "
                     f"fleet has {engines}; give numbers with that sum"
                 )
     arms = unlike([*_controlled(bases, wanted), *_fixed(config, wanted)])
@@ -83,7 +84,7 @@ def _controlled(bases: Mapping[str, FleetConfig], wanted: Wanted) -> Iterator[Ar
     for name, config in bases.items():
         for split in wanted.starts:
             started = start_at(config, split.prefill)
-            yield Arm(name=f"{name} from {split.name}", config=started)
+            yield Arm(name=f"{name} from {split}", config=started)
         if wanted.controlled and not wanted.starts:
             yield Arm(name=name, config=config)
         if wanted.advisory:
@@ -95,6 +96,6 @@ def _fixed(config: FleetConfig, wanted: Wanted) -> Iterator[Arm]:
     engines = len(config.engines)
     compared = [Split(n, engines - n) for n in range(1, engines)] if wanted.compare else []
     for split in [*wanted.splits, *compared]:
-        yield Arm(name=split.name, config=pinned(config, split.prefill))
+        yield Arm(name=str(split), config=pinned(config, split.prefill))
     if wanted.aggregated:
         yield Arm(name="aggregated", config=aggregated(config))

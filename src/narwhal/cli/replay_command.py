@@ -16,8 +16,8 @@ from narwhal.cli.written import check_writable, write_text
 from narwhal.config.control import Preset
 
 if TYPE_CHECKING:
-    from narwhal.cli.replay_options import Split
     from narwhal.cli.replay_plan import Arm
+    from narwhal.roles import Split
 
 PRESETS = tuple(preset.value for preset in Preset)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import attrs
 import click
 
+from narwhal.roles import Split
+
 _SPLIT = re.compile(r"([1-9][0-9]{0,3})P([1-9][0-9]{0,3})D", re.IGNORECASE)
 _PATH = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")
 _MOST_SEEDS = 100
@@ -22,19 +24,6 @@ class TraceFile:
 
     name: str
     path: str
-
-
-@attrs.frozen
-class Split:
-    """So many engines that prefill, so many that decode."""
-
-    prefill: int
-    decode: int
-
-    @property
-    def name(self) -> str:
-        """As it is written: `4P4D`."""
-        return f"{self.prefill}P{self.decode}D"
 
 
 @attrs.frozen

@@ -51,13 +51,18 @@ async def listen(host: str, port: int, *, advice: str = "--host or --port") -> S
 
 
 async def at_hangup(
-    act: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    act: Callable[[], Awaitable[None]],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Call `act` at every SIGHUP until cancelled; the process outlives its terminal meanwhile."""
+    """Await `act` at every SIGHUP until cancelled; the process outlives its terminal meanwhile.
+
+    Signals that come while it runs are one more.
+    """
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:
-            act()
+            await act()
 
 
 async def until_signalled(

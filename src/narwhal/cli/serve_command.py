@@ -14,6 +14,7 @@ import click
 import trio
 
 from narwhal.app import open_router
+from narwhal.cli.certificates import Certificates
 from narwhal.cli.doors import Doors, open_doors
 from narwhal.cli.running import at_hangup, fail, fail_config, set_up_logging, until_signalled
 from narwhal.cli.service_manager import ServiceManager
@@ -87,7 +88,7 @@ def serve(
 
     The first signal drains: /ready answers 503, new and queued requests are turned away, and
     streams have the graceful timeout to finish. A second signal ends at once. SIGHUP has the
-    journal go on in a new file, for whoever renamed the old one.
+    journal go on in a new file, for whoever renamed the old one, and reads the files of TLS again.
     """
     set_up_logging(log_level)
     try:
@@ -204,6 +205,7 @@ async def _serve(
     async with opened as router:
         router.telemetry.metrics.add_process()
         servers = opening.servers(router)
+        certificates = Certificates(doors.tls, router.telemetry)
         manager = ServiceManager(os.environ)
 
         async def drain() -> None:
@@ -213,9 +215,13 @@ async def _serve(
                 for server, _ in servers:
                     drains.start_soon(server.drain, _LAST_PAGES_S)
 
+        async def begin_anew() -> None:
+            router.reopen_journal()
+            await certificates.reload()
+
         async with trio.open_nursery() as nursery:
-            if keeps_journal:
-                await nursery.start(at_hangup, router.reopen_journal)
+            if keeps_journal or certificates:
+                await nursery.start(at_hangup, begin_anew)
             await nursery.start(until_signalled, drain, nursery.cancel_scope)
             for server, listeners in servers:
                 await nursery.start(server.serve, listeners)

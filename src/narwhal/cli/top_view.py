@@ -96,7 +96,7 @@ def _requests(state: State, rates: Rates | None, style: str) -> Table:
         table.add_row("so far", _ends(requests.received, requests.terminals))
     else:
         table.add_row("per second", _flow(rates))
-    table.add_row("recent", _recent(state))
+    table.add_row(f"last {len(state.recent)}" if state.recent else "recent", _recent(state))
     table.add_row("limits", _limits(state, rates))
     attempts = state.attempts
     table.add_row("retries", f"{attempts.retries}, {attempts.retry_credits:.3g} credits left")

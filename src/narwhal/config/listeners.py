@@ -32,7 +32,7 @@ class Control:
         default=None,
         metadata=about(
             "Certificate chain (PEM) of the control listener, which then speaks TLS and is never "
-            "the data listener; read when the router starts."
+            "the data listener; read when the router starts and at every SIGHUP."
         ),
     )
     tls_key_file: FilePath | None = attrs.field(

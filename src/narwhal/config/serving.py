@@ -226,7 +226,7 @@ class Serving:
         default=None,
         metadata=about(
             "Certificate chain (PEM) of the data listener, which then speaks TLS; read when the "
-            "router starts."
+            "router starts and at every SIGHUP."
         ),
     )
     tls_key_file: FilePath | None = attrs.field(

@@ -4,6 +4,7 @@ All I/O of the router goes through here, and all of it can be replaced: streams,
 `connect` are arguments. Nothing in this package knows what an engine or a completion is.
 """
 
+from narwhal.net.certificates import ServerTls
 from narwhal.net.exchange import Exchange
 from narwhal.net.memory import MemoryListener, MemoryNetwork
 from narwhal.net.pipes import Link, MemoryStream
@@ -11,7 +12,7 @@ from narwhal.net.pool import ConnectionPool
 from narwhal.net.server import ASGIApp, Server, ServerOptions
 from narwhal.net.sockets import RawListener, RawStream, connect_tcp, open_listeners
 from narwhal.net.streams import ByteStream, Connect, Listener
-from narwhal.net.tls import TlsListener, TlsStream, server_context
+from narwhal.net.tls import TlsListener, TlsStream
 from narwhal.net.transport import PooledTransport
 
 __all__ = [
@@ -30,9 +31,9 @@ __all__ = [
     "RawStream",
     "Server",
     "ServerOptions",
+    "ServerTls",
     "TlsListener",
     "TlsStream",
     "connect_tcp",
     "open_listeners",
-    "server_context",
 ]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import ssl
+from typing import TYPE_CHECKING
 
 import trio
 
-from narwhal.model import ConfigError
 from narwhal.net.streams import RECEIVE_BYTES, ByteStream, Listener
+
+if TYPE_CHECKING:
+    import ssl
+
+    from narwhal.net.certificates import ServerTls
 
 
 class _TrioStream(trio.abc.Stream):
@@ -122,14 +126,15 @@ class TlsStream(ByteStream):
 class TlsListener(Listener):
     """A listener whose connections speak TLS; it owns `inner`.
 
-    A handshake begins with the first read of a connection, in that connection's own time.
+    Each connection speaks what `tls` is when it is accepted, to its end. A handshake begins with
+    the first read of a connection, in that connection's own time.
     """
 
-    __slots__ = ("_context", "_inner", "address")
+    __slots__ = ("_inner", "_tls", "address")
 
-    def __init__(self, inner: Listener, context: ssl.SSLContext) -> None:
+    def __init__(self, inner: Listener, tls: ServerTls) -> None:
         self._inner = inner
-        self._context = context
+        self._tls = tls
         self.address = inner.address
 
     async def accept(self) -> TlsStream:  # noqa: D102
@@ -140,61 +145,7 @@ class TlsListener(Listener):
         return None if stream is None else self._encrypted(stream)
 
     def _encrypted(self, stream: ByteStream) -> TlsStream:
-        return TlsStream(stream, self._context, server_side=True)
+        return TlsStream(stream, self._tls.context, server_side=True)
 
     def close(self) -> None:  # noqa: D102
         self._inner.close()
-
-
-def server_context(
-    section: str, *, cert: str, key: str | None = None, client_ca: str | None = None
-) -> ssl.SSLContext:
-    """TLS 1.2 or later for a listener, from the files that the settings in `section` name.
-
-    With `client_ca` a client must show a certificate of one of these authorities. Blocks while it
-    reads. Raises `ConfigError`, whose line names the setting and the file, if one cannot be used.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    context.set_alpn_protocols(["http/1.1"])
-    _check_readable(f"{section}.tls_cert_file", cert)
-    if key is not None:
-        _check_readable(f"{section}.tls_key_file", key)
-    try:
-        context.load_cert_chain(cert, key, password=_no_password)
-    except (ssl.SSLError, ValueError) as error:
-        files = cert if key is None else f"{cert} and {key}"
-        raise ConfigError([f"{section}.tls_cert_file: {files}: {_reason(error)}"]) from error
-    if client_ca is not None:
-        _check_readable(f"{section}.tls_client_ca_file", client_ca)
-        try:
-            context.load_verify_locations(client_ca)
-        except ssl.SSLError as error:
-            text = f"{section}.tls_client_ca_file: {client_ca}: {_reason(error)}"
-            raise ConfigError([text]) from error
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _check_readable(setting: str, path: str) -> None:
-    """OpenSSL does not say which of its files it cannot read."""
-    try:
-        with open(path, "rb"):  # noqa: PTH123 - the same call that OpenSSL makes
-            pass
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError([f"{setting}: {path}: cannot be read: {reason}"]) from error
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted, and nobody is there to type its password")
-
-
-def _reason(error: ssl.SSLError | ValueError) -> str:
-    """What is wrong with files of certificates, without OpenSSL's numbers."""
-    if isinstance(error, ssl.SSLError):
-        if error.reason == "KEY_VALUES_MISMATCH":
-            return "the key is not the certificate's"
-        return f"not certificate and key in PEM form ({error.reason or 'no such block'})"
-    return str(error)

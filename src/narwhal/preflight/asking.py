@@ -15,7 +15,7 @@ from narwhal.model import (
     EngineStatus,
     LocalError,
 )
-from narwhal.wire.errors import parse_engine_error
+from narwhal.wire.errors import answered
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -88,9 +88,7 @@ async def ask(call: Callable[[], Awaitable[T]], bound: Bound, what: str) -> T | 
 
 
 def _by_status(error: EngineStatus, what: str) -> Trouble:
-    """With the engine's own words: this is for its operator."""
     status = error.engine_status
-    said = parse_engine_error(status, error.body).message
-    text = f"{what}: it answered {status}{f': {said}' if said else ''}"
+    text = f"{what}: {answered(status, error.body)}"
     kind = Kind.KEY if status in NOT_ALLOWED else Kind.REFUSED
     return Trouble(kind=kind, text=text, status=status)

@@ -20,7 +20,7 @@ from narwhal.profiler.stopping import ProfilingStopped, Reason
 from narwhal.profiler.sweep import Room
 from narwhal.profiles import Measured, TextSample, generation_digest
 from narwhal.wire import vllm
-from narwhal.wire.vllm import parse_engine_error
+from narwhal.wire.errors import answered
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -89,7 +89,7 @@ class Subject:
             text = f"{what} took longer than {setting} ({within:g} s): raise it"
             return self.stopped(Reason.TOO_SLOW, text)
         if isinstance(error, EngineStatus):
-            text = f"{what}: it answered {error.engine_status}{_said(error)}"
+            text = f"{what}: {answered(error.engine_status, error.body)}"
             return self.stopped(Reason.REFUSED, text)
         if isinstance(error, EngineProtocolError | StreamFailed | HandoffRejected):
             return self.stopped(Reason.REFUSED, f"{what}: {error}")
@@ -191,12 +191,6 @@ class Subject:
     def _busy(self, how: str) -> ProfilingStopped:
         text = f"it is busy: {how}; a profile is of an engine with nothing else to do: drain it"
         return self.stopped(Reason.BUSY, text)
-
-
-def _said(error: EngineStatus) -> str:
-    """The engine's own words: this is for its operator."""
-    message = parse_engine_error(error.engine_status, error.body).message
-    return f": {message}" if message else ""
 
 
 def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:

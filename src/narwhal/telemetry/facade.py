@@ -15,6 +15,7 @@ from narwhal.telemetry.metrics import Metrics
 from narwhal.telemetry.rows import EngineRow, RoleRow, RouterRow, StopRow
 from narwhal.telemetry.scrape import live_readings
 from narwhal.telemetry.state import encode_state, state_document
+from narwhal.telemetry.state_types import Targets
 from narwhal.telemetry.totals import Totals, admission_totals
 
 if TYPE_CHECKING:
@@ -260,6 +261,10 @@ class Telemetry:
         """A limit on one client fired at the listener of that name."""
         self.metrics.client_limits[door, limit].inc()
 
+    def certificate_loaded(self, door: Door, expires_at: float) -> None:
+        """The listener of that name shows a certificate until then, in Unix time."""
+        self.metrics.certificate_expiry[door].set(expires_at)
+
     def limit_fired(self, limit: Limit) -> None:
         """A limit fired outside any request (a probe, a release leg); rows bring the others."""
         self._limits[limit] += 1
@@ -407,11 +412,7 @@ class Telemetry:
         document = state_document(
             version=self._version,
             model=self._model,
-            slo={
-                "ttft_s": self._ttft_s,
-                "ttft_scope": self._ttft_scope,
-                "tpot_s": self._tpot_s,
-            },
+            slo=Targets(ttft_s=self._ttft_s, ttft_scope=self._ttft_scope, tpot_s=self._tpot_s),
             uptime_s=now - self._started,
             live=self._live(),
             totals=self.totals(),

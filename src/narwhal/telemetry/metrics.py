@@ -106,6 +106,7 @@ class Metrics:
         self.attempts = self._each("attempts_total", AttemptResult)
         self.denied = self._pairs("denied_total", Door, Denial)
         self.client_limits = self._pairs("client_limits_fired_total", Door, ClientLimit)
+        self.certificate_expiry = self._each("certificate_expiry_timestamp_seconds", Door)
         cell = self._cells.cell
         self.retries = cell("retries_total")
         self.offers = cell("offers_total")

@@ -9,6 +9,17 @@ import attrs
 
 from narwhal.model import Role
 from narwhal.telemetry.kinds import Horizon
+from narwhal.telemetry.state_types import (
+    Demand,
+    Evidence,
+    Horizons,
+    Loads,
+    Move,
+    RatioPair,
+    RoleDecision,
+    Roles,
+    SplitRatios,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,73 +92,78 @@ def _finite(value: float | None) -> float:
     return 0.0 if value is None else min(value, _MOST)
 
 
-def roles_document(view: RolesView) -> dict[str, object]:
+def roles_document(view: RolesView) -> Roles:
     """The part `roles` of the state document."""
     evidence = view.evidence
-    return {
-        "preset": view.preset,
-        "advisory": view.advisory,
-        "floor_breaches": list(view.breaches),
-        "decision": None if view.decision is None else _decision(view.decision, view.now),
-        "proposal": None if view.proposal is None else _decision(view.proposal, view.now),
-        "evidence": {
-            "elapsed_s": _round(evidence.elapsed_s),
-            "arrivals": evidence.arrivals,
-            "closed": evidence.closed,
-            "last_risk": evidence.last_risk,
-        },
-        "demand": {"short": _estimate(view.short), "long": _estimate(view.long)},
-        "corrections": {iid: _round(factor) for iid, factor in view.corrections.items()},
-        "flips": [
-            {
-                "ago_s": _round(view.now - flip.at),
-                "iid": flip.iid,
-                "to": flip.to,
-                "rule": flip.rule,
-                "split": str(flip.split),
-            }
+    return Roles(
+        preset=view.preset,
+        advisory=view.advisory,
+        floor_breaches=list(view.breaches),
+        decision=None if view.decision is None else _decision(view.decision, view.now),
+        proposal=None if view.proposal is None else _decision(view.proposal, view.now),
+        evidence=Evidence(
+            elapsed_s=round(evidence.elapsed_s, 6),
+            arrivals=evidence.arrivals,
+            closed=evidence.closed,
+            last_risk=evidence.last_risk,
+        ),
+        demand=Horizons(short=_demand(view.short), long=_demand(view.long)),
+        corrections={iid: _round(factor) for iid, factor in view.corrections.items()},
+        flips=[
+            Move(
+                ago_s=round(view.now - flip.at, 6),
+                iid=flip.iid,
+                to=flip.to,
+                rule=flip.rule,
+                split=str(flip.split),
+            )
             for flip in reversed(view.flips)
         ],
-    }
+    )
 
 
-def _decision(decision: Decision, now: float) -> dict[str, object]:
-    return {
-        "ago_s": _round(now - decision.at),
-        "verdict": decision.verdict,
-        "rule": decision.rule,
-        "gate": decision.gate,
-        "engine": decision.iid,
-        "to": decision.to,
-        "split": str(decision.split),
-        "proposed": None if decision.proposed is None else str(decision.proposed),
-        "confirmations": decision.confirmations,
-        "needed": decision.needed,
-        "loads": {
-            "prefill": _round(decision.prefill_load),
-            "decode": _round(decision.decode_load),
-        },
-        "ratios": {"now": _projection(decision.now), "then": _projection(decision.then)},
-        "reason": decision.reason,
-    }
+def _decision(decision: Decision, now: float) -> RoleDecision:
+    return RoleDecision(
+        ago_s=round(now - decision.at, 6),
+        verdict=decision.verdict,
+        rule=decision.rule,
+        gate=decision.gate,
+        engine=decision.iid,
+        to=decision.to,
+        split=str(decision.split),
+        proposed=None if decision.proposed is None else str(decision.proposed),
+        confirmations=decision.confirmations,
+        needed=decision.needed,
+        loads=Loads(prefill=_round(decision.prefill_load), decode=_round(decision.decode_load)),
+        ratios=RatioPair(now=_projection(decision.now), then=_projection(decision.then)),
+        reason=decision.reason,
+    )
 
 
-def _projection(projection: Projection | None) -> dict[str, object] | None:
+def _projection(projection: Projection | None) -> SplitRatios | None:
     if projection is None:
         return None
-    return {
-        "split": str(projection.split),
-        "prefill": _round(projection.prefill),
-        "decode": _round(projection.decode),
-    }
+    return SplitRatios(
+        split=str(projection.split),
+        prefill=_round(projection.prefill),
+        decode=_round(projection.decode),
+    )
 
 
-def _estimate(estimate: Estimate) -> dict[str, object]:
-    fields = {key: _round(value) for key, value in attrs.asdict(estimate).items()}
-    return {**fields, "complete": estimate.complete}
+def _demand(estimate: Estimate) -> Demand:
+    return Demand(
+        span_s=_round(estimate.span_s),
+        arrivals=estimate.arrivals,
+        unsized=estimate.unsized,
+        overflow=estimate.overflow,
+        prefill=_round(estimate.prefill),
+        service_s=_round(estimate.service_s),
+        tokens=_round(estimate.tokens),
+        context=_round(estimate.context),
+        complete=estimate.complete,
+    )
 
 
 def _round(value: float | None) -> float | None:
-    if value is None or not isfinite(value):
-        return None
-    return value if isinstance(value, int) else round(value, 6)
+    """What is unknown, or without bound, has no JSON."""
+    return None if value is None or not isfinite(value) else round(value, 6)

@@ -64,6 +64,12 @@ def parse_engine_error(status: int, body: bytes) -> EngineErrorBody:
     )
 
 
+def answered(status: int, body: bytes) -> str:
+    """An engine's error answer in words, its own among them: for the engine's operator alone."""
+    said = parse_engine_error(status, body).message
+    return f"it answered {status}{f': {said}' if said else ''}"
+
+
 def error_body(
     outcome: Outcome, *, request_id: str, attempts: int, spent: Mapping[Phase, float]
 ) -> bytes:

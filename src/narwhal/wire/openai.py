@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
     from narwhal.wire.fields import Fields
 
-__all__ = ["CompletionRequest", "error_body", "error_event", "models_body", "parse_request"]
+__all__ = [
+    "CompletionRequest",
+    "error_body",
+    "error_event",
+    "model_body",
+    "models_body",
+    "parse_request",
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -113,8 +120,17 @@ def _parse(route: Route, body: bytes, model: str) -> CompletionRequest:
 
 def models_body(model: str, created: int) -> bytes:
     """The answer to GET /v1/models; `created` is in seconds since the epoch."""
-    entry = {"id": model, "object": "model", "created": created, "owned_by": "narwhal"}
-    return msgspec.json.encode({"object": "list", "data": [entry]})
+    return msgspec.json.encode({"object": "list", "data": [_entry(model, created)]})
+
+
+def model_body(asked: str, model: str, created: int) -> bytes:
+    """The answer to GET /v1/models/{asked}; raises `UnknownModel` if that is not `model`."""
+    _check_same(asked, model)
+    return msgspec.json.encode(_entry(model, created))
+
+
+def _entry(model: str, created: int) -> dict[str, object]:
+    return {"id": model, "object": "model", "created": created, "owned_by": "narwhal"}
 
 
 def _check_model(fields: Fields, model: str) -> None:
@@ -125,6 +141,10 @@ def _check_model(fields: Fields, model: str) -> None:
         asked = _string.decode(value)
     except msgspec.ValidationError:
         raise InvalidRequest("'model' must be a string.", param="model") from None
+    _check_same(asked, model)
+
+
+def _check_same(asked: str, model: str) -> None:
     if asked != model:
         raise UnknownModel(
             f"The model {shorten(asked)!r} does not exist here; this fleet serves {model!r}.",

@@ -15,6 +15,8 @@ Schema = dict[str, Any]
 
 _COUNT: Schema = {"type": ["integer", "null"], "minimum": 1}
 _FLAG: Schema = {"type": ["boolean", "null"]}
+# The same as `False`, which generators of clients stumble over.
+_NOTHING: Schema = {"not": {}}
 _OURS = "Made by the router for its engines: leave it out."
 _TOKEN_IDS: Schema = {
     "type": "array",
@@ -47,7 +49,7 @@ def request_schema(route: Route, *, model: str) -> Schema:
         "ec_transfer_params": {"type": "null", "description": _OURS},
         "vllm_xargs": {
             "type": ["object", "null"],
-            "properties": {"kv_transfer_params": False, "ec_transfer_params": False},
+            "properties": {"kv_transfer_params": _NOTHING, "ec_transfer_params": _NOTHING},
         },
     }
     own = _chat() if route is Route.CHAT else _completion()

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from narwhal.fleet import EngineState
-from narwhal.model import Role, Terminal
+from narwhal.app.openapi.state import state_schemas
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _MAYBE_TEXT: dict[str, Any] = {"type": ["string", "null"]}
 _FLAG: dict[str, Any] = {"type": "boolean"}
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
-_SECONDS: dict[str, Any] = {"type": "number"}
 _MAYBE_SECONDS: dict[str, Any] = {"type": ["number", "null"]}
 _TEXTS: dict[str, Any] = {"type": "array", "items": _TEXT}
 _OBJECT: dict[str, Any] = {"type": "object"}
@@ -40,7 +38,7 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
 
 def answer_schemas() -> dict[str, Any]:
     """The schemas of good answers, by name."""
-    return _completion_schemas() | _page_schemas() | _lifecycle_schemas()
+    return _completion_schemas() | _page_schemas() | state_schemas() | _lifecycle_schemas()
 
 
 def _completion_schemas() -> dict[str, Any]:
@@ -73,71 +71,38 @@ def _completion_schemas() -> dict[str, Any]:
 
 def _page_schemas() -> dict[str, Any]:
     model = {"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT}
-    counts = {"type": "object", "additionalProperties": _COUNT}
-    terminals = _of(dict.fromkeys(map(str, Terminal), _COUNT))
-    requests = {"received": _COUNT, "in_flight": _COUNT, "terminals": terminals}
-    engine = {"iid": _TEXT, "role": {"enum": [*Role]}, "state": {"enum": [*EngineState]}}
     return {
-        "Models": _of({"object": {"const": "list"}, "data": _list(_of(model))}),
+        "Model": _of(model),
+        "Models": _of({"object": {"const": "list"}, "data": _list(ref("Model"))}),
         "Health": _of({"status": {"const": "ok"}}),
         "Ready": _of({"ready": {"const": True}}),
         "NotReady": _of({"ready": {"const": False}, "reasons": {**_TEXTS, "minItems": 1}}),
-        "State": _of(
-            {
-                "version": _TEXT,
-                "model": _TEXT,
-                "uptime_s": _SECONDS,
-                "ready": _FLAG,
-                "not_ready": _TEXTS,
-                "draining": _FLAG,
-                "requests": _of(requests),
-                "admission": _OBJECT,
-                "limits_fired": counts,
-                "attempts": _OBJECT,
-                "kv": _OBJECT,
-                "journal": _OBJECT,
-                "pools": {"type": "object", "additionalProperties": _TEXTS},
-                "roles": {"type": ["object", "null"]},
-                "engines": _list(_of(engine)),
-                "recent": _list(_OBJECT),
-            }
-        ),
     }
 
 
 def _lifecycle_schemas() -> dict[str, Any]:
-    drain = _of(
-        {
-            "since_s": _SECONDS,
-            "deadline_s": _MAYBE_SECONDS,
-            "overdue": _FLAG,
-            "process_start_s": _MAYBE_SECONDS,
-        }
-    )
     return {
         "EngineStatus": _of(
             {
                 "iid": _TEXT,
-                "role": {"enum": [*Role]},
-                "state": {"enum": [*EngineState]},
+                "role": ref("Role"),
+                "state": ref("EngineState"),
                 "reason": _TEXT,
                 "residents": _COUNT,
                 "ready_to_stop": _FLAG,
                 "checking": _MAYBE_TEXT,
                 "process_start_s": _MAYBE_SECONDS,
-                "drain": {"anyOf": [drain, {"type": "null"}]},
+                "drain": {"anyOf": [ref("Drain"), {"type": "null"}]},
             }
         ),
         "Engines": _of({"engines": _list(ref("EngineStatus"))}),
         "Readmitted": _of({"engine": ref("EngineStatus"), "passed": _TEXTS, "skipped": _TEXTS}),
-        "NotReadmitted": {
-            "allOf": [ref("Error")],
-            "required": ["engine"],
-            "properties": {
-                "engine": ref("EngineStatus"),
+        "NotReadmitted": _of(
+            {"error": ref("ErrorObject"), "engine": ref("EngineStatus")},
+            {
                 "passed": _TEXTS,
                 "skipped": _TEXTS,
                 "failed": _of({"check": _TEXT, "reason": _TEXT}),
             },
-        },
+        ),
     }

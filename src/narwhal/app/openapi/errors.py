@@ -112,29 +112,31 @@ def error_schemas(page_codes: Iterable[str]) -> dict[str, Any]:
     return {
         "ErrorCode": {
             "description": "The router's own codes: stable, and for programs.",
+            "type": "string",
             "enum": [*sent, *page_codes],
         },
         "Error": {
             "type": "object",
             "required": ["error"],
-            "properties": {"error": _error()},
+            "properties": {"error": {"$ref": "#/components/schemas/ErrorObject"}},
         },
+        "ErrorObject": _error(),
         "CompletionError": {
-            "allOf": [
-                {"$ref": "#/components/schemas/Error"},
-                {"properties": {"error": {"required": ["narwhal"]}}},
-            ]
+            "type": "object",
+            "required": ["error"],
+            "properties": {"error": _error("narwhal")},
         },
         "Account": _account(),
     }
 
 
-def _error() -> dict[str, Any]:
+def _error(*more: str) -> dict[str, Any]:
+    """An error object; `more` is required of it as well."""
     own = {"$ref": "#/components/schemas/ErrorCode"}
     engines = {"type": ["string", "integer", "null"], "description": "An engine's own."}
     return {
         "type": "object",
-        "required": ["message", "type", "param", "code"],
+        "required": ["message", "type", "param", "code", *more],
         "properties": {
             "message": {"type": "string", "description": "For people."},
             "type": _TEXT,

@@ -43,6 +43,7 @@ def operations(model: str, engines: Sequence[str]) -> dict[str, Operation]:
             Route.COMPLETIONS, model, "Go on with a text", "Completion", "Completion"
         ),
         "/v1/models": _page("models", "The one model of the fleet", "Models"),
+        "/v1/models/{model}": _model(model),
         "/health": _page("health", "Whether the process is alive", "Health"),
         "/ready": _ready(),
         "/metrics": _metrics(),
@@ -103,6 +104,24 @@ def _page(name: str, summary: str, schema: str) -> Operation:
     }
 
 
+def _model(model: str) -> Operation:
+    page = _page("model", "The model of that id", "Model")
+    page["parameters"] = [
+        {
+            "name": "model",
+            "in": "path",
+            "required": True,
+            "description": "The id; a `/` in it may be escaped or not.",
+            "schema": {"type": "string", "minLength": 1},
+            "example": model,
+        }
+    ]
+    page["responses"]["404"] = error_response(
+        "The fleet serves another model. `model_not_found`", "Error"
+    )
+    return page
+
+
 def _ready() -> Operation:
     page = _page("ready", "Whether new requests are taken", "Ready")
     page["responses"]["503"] = _answer("They are not, and why.", "NotReady")
@@ -134,7 +153,11 @@ def _drain(engines: Sequence[str]) -> Operation:
     return _order(
         "drain",
         "Take engines out of service, gently",
-        {"engine": named, "deadline_s": deadline, "same_process": {"const": False}},
+        {
+            "engine": named,
+            "deadline_s": deadline,
+            "same_process": {"type": "boolean", "enum": [False]},
+        },
         (),
         _answer("They get no new work from now on.", "Engines"),
     )

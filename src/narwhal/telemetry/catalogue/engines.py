@@ -1,0 +1,150 @@
+"""Engines, as the router sees them."""
+
+from __future__ import annotations
+
+from narwhal.model import FailureClass
+from narwhal.telemetry.catalogue.labels import ENGINE, LEG, ROLE, STATE
+from narwhal.telemetry.catalogue.shape import Label, Metric
+from narwhal.telemetry.kinds import Kind, PassResult, Pool, PoolSlot, Probe, ProbeResult, Scale
+
+ENGINES: tuple[Metric, ...] = (
+    Metric(
+        "engine_role",
+        Kind.GAUGE,
+        "",
+        "1 for the role that an engine has, 0 for the other.",
+        (ENGINE, ROLE),
+        scraped=True,
+    ),
+    Metric("seats", Kind.GAUGE, "seats", "Seats taken on an engine.", (ENGINE, LEG), scraped=True),
+    Metric(
+        "seat_limit",
+        Kind.GAUGE,
+        "seats",
+        "Most seats on an engine; 0: no limit.",
+        (ENGINE, LEG),
+        scraped=True,
+    ),
+    Metric(
+        "seats_waited_for",
+        Kind.GAUGE,
+        "legs",
+        "Legs of admitted requests that wait for a seat on an engine.",
+        (LEG,),
+        scraped=True,
+    ),
+    Metric(
+        "seat_wait_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "Time that legs of admitted requests waited for a seat, of legs that waited.",
+        (LEG,),
+        scale=Scale.TTFT,
+    ),
+    Metric(
+        "residents",
+        Kind.GAUGE,
+        "requests",
+        "Requests whose work is priced on an engine.",
+        (ENGINE, LEG),
+        scraped=True,
+    ),
+    Metric(
+        "prefill_backlog_seconds",
+        Kind.GAUGE,
+        "seconds",
+        "Predicted work of an engine's resident prefills; 0 without profiles.",
+        (ENGINE,),
+        scraped=True,
+    ),
+    Metric(
+        "pace_ratio",
+        Kind.GAUGE,
+        "ratio",
+        "What an engine's work takes over what its profile says, of late; 1 until that is known.",
+        (ENGINE, LEG),
+        scraped=True,
+    ),
+    Metric(
+        "kv_tokens",
+        Kind.GAUGE,
+        "tokens",
+        "KV tokens that an engine's resident legs will hold at their ends.",
+        (ENGINE,),
+        scraped=True,
+    ),
+    Metric(
+        "engine_failures_total",
+        Kind.COUNTER,
+        "legs",
+        "Failed legs by what they say about the engine; `neutral` and `local` say nothing.",
+        (ENGINE, Label("class", tuple(FailureClass))),
+    ),
+    Metric(
+        "engine_state",
+        Kind.GAUGE,
+        "",
+        "1 for the state that an engine is in, 0 for the others.",
+        (ENGINE, STATE),
+        scraped=True,
+    ),
+    Metric(
+        "engine_transitions_total",
+        Kind.COUNTER,
+        "changes",
+        "Changes of an engine's state, by the state that it came into.",
+        (ENGINE, STATE),
+    ),
+    Metric(
+        "engine_failure_streak",
+        Kind.GAUGE,
+        "legs",
+        "Failures of an engine in a row, by what they say about it.",
+        (ENGINE, Label("class", tuple(FailureClass))),
+        scraped=True,
+    ),
+    Metric(
+        "engine_restarts_total",
+        Kind.COUNTER,
+        "processes",
+        "Times that another process was found at an engine's address.",
+        (ENGINE,),
+    ),
+    Metric(
+        "probes_total",
+        Kind.COUNTER,
+        "probes",
+        "What engines were asked on purpose, and what came of it.",
+        (Label("probe", tuple(Probe)), Label("result", tuple(ProbeResult))),
+    ),
+    Metric(
+        "monitor_passes_total",
+        Kind.COUNTER,
+        "passes",
+        "Passes of the monitor; with nothing counted for a while, it does not run.",
+        (Label("result", tuple(PassResult)),),
+        kept=False,
+    ),
+    Metric(
+        "monitor_pass_seconds",
+        Kind.HISTOGRAM,
+        "seconds",
+        "Time that a monitor pass took, in which nothing else ran.",
+        scale=Scale.LAG,
+    ),
+    Metric(
+        "monitor_degraded",
+        Kind.GAUGE,
+        "",
+        "1 while no new requests are taken because too many monitor passes in a row went wrong.",
+        scraped=True,
+    ),
+    Metric(
+        "pool_connections",
+        Kind.GAUGE,
+        "connections",
+        "Connections to an engine by use, and requests waiting for one.",
+        (ENGINE, Label("pool", tuple(Pool)), Label("state", tuple(PoolSlot))),
+        scraped=True,
+    ),
+)
