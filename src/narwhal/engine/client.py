@@ -15,6 +15,7 @@ from narwhal.engine.gauges import read_gauges, read_kv_counters, read_process
 from narwhal.model import EngineProtocolError, EngineStatus, NarwhalError, Route
 from narwhal.net import ConnectionPool, PooledTransport
 from narwhal.wire import vllm
+from narwhal.wire.trace_context import TraceContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from narwhal.config import EngineSpec
     from narwhal.engine.gauges import Gauges, KvCounters, Process
     from narwhal.net import Exchange
-    from narwhal.wire.trace_context import TraceContext
 
 PATHS = {Route.COMPLETIONS: b"/v1/completions", Route.CHAT: b"/v1/chat/completions"}
 
