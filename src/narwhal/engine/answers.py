@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from narwhal.model import EngineStatus, ResponseTooLarge
 
@@ -14,15 +14,13 @@ OK = 200
 MAX_ERROR_BYTES = 65536
 
 
-async def raise_for_status(exchange: Exchange) -> None:
-    """Wait for the response head; anything but 200 becomes `EngineStatus` with its body."""
-    status = await exchange.response()
-    if status != OK:
-        try:
-            body = await exchange.read_all(MAX_ERROR_BYTES)
-        except ResponseTooLarge:
-            body = b""  # no error of the dialect is that long: the status has to do
-        raise EngineStatus(status, body, retry_after=retry_after(exchange.headers))
+async def raise_status(exchange: Exchange) -> NoReturn:
+    """For an answer whose head has another status than 200: `EngineStatus`, with its body."""
+    try:
+        body = await exchange.read_all(MAX_ERROR_BYTES)
+    except ResponseTooLarge:
+        body = b""  # no error of the dialect is that long: the status has to do
+    raise EngineStatus(exchange.status, body, retry_after=retry_after(exchange.headers))
 
 
 def retry_after(headers: list[tuple[bytes, bytes]]) -> float | None:

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import trio
 
-from narwhal.engine.answers import OK, raise_for_status
+from narwhal.engine.answers import OK, raise_status
 from narwhal.engine.decode import DecodeLeg
 from narwhal.engine.gauges import read_gauges, read_kv_counters, read_process
 from narwhal.model import EngineProtocolError, EngineStatus, NarwhalError, Route
@@ -168,7 +168,8 @@ class EngineClient:
         request = self._request(path, body, correlation)
         with await pool.send(request, replayable=True, on_slot=on_slot) as exchange:
             try:
-                await raise_for_status(exchange)
+                if await exchange.response() != OK:
+                    await raise_status(exchange)
                 answered = trio.current_time()
                 if on_answer is not None:
                     on_answer(answered)
@@ -233,7 +234,8 @@ class EngineClient:
         request = self._request(PATHS[Route.COMPLETIONS], body, correlation)
         with await self.pools.data.send(request, replayable=True) as exchange:
             try:
-                await raise_for_status(exchange)
+                if await exchange.response() != OK:
+                    await raise_status(exchange)
             except EngineStatus as error:
                 if not 400 <= error.engine_status < 429:  # noqa: PLR2004 - 4xx but not "busy"
                     raise

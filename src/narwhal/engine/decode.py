@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from narwhal.engine.answers import raise_for_status
+from narwhal.engine.answers import OK, raise_status
 from narwhal.model import EngineError
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class DecodeLeg:
 
         Raises `EngineStatus` for anything but 200, `EngineClosed` and `EngineProtocolError`.
         """
-        await raise_for_status(self._exchange)
+        if await self._exchange.response() != OK:
+            await raise_status(self._exchange)
         self.accepted = True
 
     def ended_nowait(self) -> bool:

@@ -266,7 +266,9 @@ class Attempt:
             self._decode_to_come(here=False)
             self.times.decode_placed(place)
             failure = await run.dispatch(place.iid, started=prefilled.started, expires=expires)
-            return failure or await self._finish(run)
+            out = failure or await run.first_token()
+            self._pulled()
+            return out if isinstance(out, Failure) else await run.rest(out)
         except HandoffAged:
             return self._handoff_aged(prefilled, run)
         except (EngineError, LocalError) as error:
@@ -275,11 +277,6 @@ class Attempt:
             run.close()
             if place is not None:
                 place.release()
-
-    async def _finish(self, run: DecodeRun) -> Failure | None:
-        out = await run.first_token()
-        self._pulled()
-        return out if isinstance(out, Failure) else await run.rest(out)
 
     def _handoff_expires(self, prefilled: Prefilled) -> float:
         if prefilled.held is None:

@@ -26,17 +26,14 @@ if TYPE_CHECKING:
 class Place:
     """One leg's place on one engine; a context manager that gives it back."""
 
-    __slots__ = ("_desk", "choice", "reservation")
+    __slots__ = ("_desk", "choice", "iid", "reservation")
 
     def __init__(self, desk: SeatDesk, choice: Choice, reservation: Reservation) -> None:
         self._desk = desk
         self.choice = choice
-        self.reservation = reservation
-
-    @property
-    def iid(self) -> str:
+        self.iid = choice.iid
         """The engine."""
-        return self.choice.iid
+        self.reservation = reservation
 
     def __enter__(self) -> Self:
         return self
