@@ -22,19 +22,25 @@ class Command:
     """`narwhal-trio ARGS`, running; ended on leaving the block.
 
     What it writes to stderr goes to the file `errors`, if it is to be much: a pipe that nobody
-    reads holds 64 KiB, and then the process waits.
+    reads holds 64 KiB, and then the process waits. `under` is a command that runs it.
     """
 
-    def __init__(self, *args: str, cwd: Path | None = None, errors: Path | None = None) -> None:
+    def __init__(
+        self,
+        *args: str,
+        cwd: Path | None = None,
+        errors: Path | None = None,
+        under: tuple[str, ...] = (),
+    ) -> None:
         with contextlib.ExitStack() as files:
             err: Any = subprocess.PIPE
             if errors is not None:
                 err = files.enter_context(errors.open("w"))
-            self._start(args, cwd, err)
+            self._start((*under, sys.executable, "-m", "narwhal", *args), cwd, err)
 
-    def _start(self, args: tuple[str, ...], cwd: Path | None, err: Any) -> None:
+    def _start(self, command: tuple[str, ...], cwd: Path | None, err: Any) -> None:
         self.process = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "narwhal", *args],
+            command,
             stdout=subprocess.PIPE,
             stderr=err,
             text=True,
