@@ -177,6 +177,8 @@ def test_a_quarantine_is_a_preference() -> None:
     assert own.takes_work("d0")
     assert own.quarantined("d0", 14.9)
     assert not own.quarantined("d0", 15.0)
+    assert set(own.standings.quarantines(14.9)) == {"d0"}
+    assert not own.standings.quarantines(15.0)
     assert [each.iid for each in own.expire(15.0)] == ["d0"]
     for nothing in (F.NEUTRAL, F.LOCAL, F.OVERLOAD):
         own.failed("d0", Phase.DECODE, nothing, 20.0)

@@ -217,6 +217,7 @@ class TrustMachine(RuleBasedStateMachine):
         for (iid, phase), standing in self.model.items():
             assert self.trust.failures(iid, phase) == standing.events
             assert self.trust.doubtful(iid, phase, self.now) == standing.doubtful(self.now)
+            assert (iid in self.trust.doubts(phase, self.now)) == standing.doubtful(self.now)
 
     @invariant()
     def says_what_is_avoided(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import attrs
 import pytest
@@ -40,7 +42,8 @@ class Stage:
         self.prices = Prices(config, self.ledger, self.orphans, profiles)
 
     def resident(self, iid: str, phase: Phase, prompt: int, output: int = 0) -> Claim:
-        claim = self.prices.claim(iid, phase, prompt, output)
+        life: Any = SimpleNamespace(prompt_tokens=prompt, output_tokens=output)
+        claim = self.prices.claim(iid, phase, life)
         self.ledger.reserve(iid, phase, claim, 0.0)
         return claim
 

@@ -55,12 +55,6 @@ class Load:
         """KV tokens that they hold, on average over their lifetimes."""
         return self.prompt_tokens + self.output_tokens / 2
 
-    def add(self, claim: Claim, sign: int) -> None:
-        """One more leg, or with -1 one less."""
-        self.requests += sign
-        self.prompt_tokens += sign * claim.prompt_tokens
-        self.output_tokens += sign * claim.output_tokens
-
 
 @attrs.define(eq=False)
 class Reservation:
@@ -112,7 +106,10 @@ class Ledger:
             elif claim.seconds:
                 line = self._backlogs[iid]
         reservation = Reservation(self, iid, phase, claim, line)
-        self._loads[iid, phase].add(claim, 1)
+        load = self._loads[iid, phase]
+        load.requests += 1
+        load.prompt_tokens += claim.prompt_tokens
+        load.output_tokens += claim.output_tokens
         if line is not None:
             line.add(reservation, claim.seconds, now)
         return reservation
@@ -122,7 +119,10 @@ class Ledger:
         iid, phase = reservation.iid, reservation.phase
         if phase is Phase.DECODE and iid != UNPLACED:
             self.before_decodes_change(iid, now)
-        self._loads[iid, phase].add(reservation.claim, -1)
+        load, claim = self._loads[iid, phase], reservation.claim
+        load.requests -= 1
+        load.prompt_tokens -= claim.prompt_tokens
+        load.output_tokens -= claim.output_tokens
         if reservation.line is not None:
             reservation.line.remove(reservation, now, done=reservation.done)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 
 class EngineState(StrEnum):
@@ -159,6 +159,12 @@ class Standings:
         """Whether a quarantine lasts. It is over at its time, even before `expire` is called."""
         standing = self._standings[iid]
         return standing.state is EngineState.QUARANTINED and now < standing.until
+
+    def quarantines(self, now: float) -> Collection[str]:
+        """The engines for which `quarantined` is true; what is asked before every leg."""
+        if not self._quarantine_s:
+            return ()
+        return {iid for iid in self._standings if self.quarantined(iid, now)}
 
     def since(self, iid: str) -> float:
         """When it came into that state; minus infinity if it always was."""

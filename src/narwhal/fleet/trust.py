@@ -15,7 +15,7 @@ import attrs
 from narwhal.model import FailureClass, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 # Pauses between trials of an engine that keeps failing: 1, 2, 4, ... 30 s. The first is long
 # against a request's own back-off (0.1 s by default), the last short against the minutes that
@@ -98,6 +98,16 @@ class Trust:
         """Whether another engine should be preferred for a leg of `phase` at `now`."""
         standing = self._doubts.get((iid, phase))
         return standing is not None and now < standing.doubtful_until
+
+    def doubts(self, phase: Phase, now: float) -> Collection[str]:
+        """The engines for which `doubtful` is true; what is asked before every leg."""
+        if not self._doubts:
+            return ()
+        return {
+            iid
+            for (iid, of), standing in self._doubts.items()
+            if of is phase and now < standing.doubtful_until
+        }
 
     def forget(self, iid: str) -> None:
         """Another process, or one that was seen to generate: nothing is held against it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from narwhal.config.serving import Admission
-from narwhal.fleet import UNPLACED, Claim, Ledger, Orphans
+from narwhal.fleet import UNPLACED, Ledger, Orphans
 from narwhal.model import FailureClass, Phase, Role
 from narwhal.placement import Candidate, Choice, Why, choose, eligible
 from narwhal.retry import Credits, RetryPolicy
@@ -142,15 +142,17 @@ class Core:
         now = self.now()
         takers = self.roster.required(phase, begun=life is not None and not whole)
         prices = self._prices(phase, takers, life, now, whole=whole)
-        free = self.desks[phase].free
-        doubtful, quarantined = self.roster.trust.doubtful, self.health.standings.quarantined
+        desk = self.desks[phase]
+        limited = life is not None and desk.per_engine
+        doubts = self.roster.trust.doubts(phase, now)
+        quarantines = self.health.standings.quarantines(now)
         candidates = [
             Candidate(
                 iid,
                 price.cost,
-                not quarantined(iid, now),
-                doubtful(iid, phase, now),
-                math.inf if life is None else free(iid),
+                iid not in quarantines,
+                iid in doubts,
+                desk.free(iid) if limited else math.inf,
                 price.meets,
             )
             for iid, price in zip(takers, prices, strict=True)
@@ -192,7 +194,9 @@ class Core:
         if desk.waiting:
             return None
         choice = self.pick(phase, exclude, life=life, whole=whole)
-        return None if choice is None else desk.place(choice, self._claim(choice.iid, phase, life))
+        if choice is None:
+            return None
+        return desk.place(choice, self.prices.claim(choice.iid, phase, life))
 
     async def take(
         self,
@@ -206,7 +210,7 @@ class Core:
         prefills = phase is Phase.PREFILL
         return await self.desks[phase].take(
             lambda: self.pick(phase, exclude, life=life, whole=whole),
-            lambda iid: self._claim(iid, phase, life),
+            lambda iid: self.prices.claim(iid, phase, life),
             key=frozenset(exclude),
             again_at=lambda: self.roster.changes_at(phase),
             seconds=self.prices.mean_prefill_s(life.prompt_tokens) if prefills else 0.0,
@@ -219,7 +223,7 @@ class Core:
         def pick() -> Choice | None:
             return Choice(iid, Why.ONLY) if desk.free(iid) > 0 else None
 
-        return await desk.take(pick, lambda iid: self._claim(iid, phase, life), key=iid)
+        return await desk.take(pick, lambda iid: self.prices.claim(iid, phase, life), key=iid)
 
     def expect_decode(self, life: RequestLife) -> None:
         """Claim what the decode of a request that is being prefilled will take, of no engine.
@@ -227,7 +231,7 @@ class Core:
         Nothing, where nothing is priced by it.
         """
         if self.prices.known:
-            claim = self._claim(UNPLACED, Phase.DECODE, life)
+            claim = self.prices.claim(UNPLACED, Phase.DECODE, life)
             life.expected_decode = self.ledger.reserve(UNPLACED, Phase.DECODE, claim, self.now())
 
     def decode_placed(self, life: RequestLife) -> None:
@@ -236,19 +240,11 @@ class Core:
             life.expected_decode.release(self.now())
             life.expected_decode = None
 
-    def _claim(self, iid: str, phase: Phase, life: RequestLife) -> Claim:
-        return self.prices.claim(iid, phase, life.prompt_tokens, life.output_tokens)
-
     def pick_counter(self) -> EngineClient:
         """The engine to count tokens on: the one counting least, doubtful ones last."""
         now, roster, counting = self.now(), self.roster, self.counting
-        doubtful, working = roster.trust.doubtful, roster.working
-        iid = min(
-            [
-                (iid not in working, doubtful(iid, Phase.TOKENIZE, now), counting[iid], iid)
-                for iid in counting
-            ]
-        )[-1]
+        doubts, working = roster.trust.doubts(Phase.TOKENIZE, now), roster.working
+        iid = min([(iid not in working, iid in doubts, counting[iid], iid) for iid in counting])[-1]
         roster.trust.placed(iid, Phase.TOKENIZE, now)
         return self.engines[iid]
 

@@ -247,9 +247,12 @@ class RequestLife:
         n = 1
         while True:
             attempt = Attempt(self, n)
+            result, failure = AttemptResult.ABANDONED, None
             try:
-                failure = await self._attempt(attempt)
+                failure = await attempt.run()
+                result = AttemptResult.COMPLETED if failure is None else AttemptResult.FAILED
             finally:
+                self.record.attempted(attempt.times, result, failure)
                 self._settle_credit()
             if failure is None:
                 core.credits.succeeded()
@@ -260,15 +263,6 @@ class RequestLife:
             if not await self._retry(failure, n):
                 return outcomes.failed(failure, attempt=n, max_attempts=core.retry.max_attempts)
             n += 1
-
-    async def _attempt(self, attempt: Attempt) -> Failure | None:
-        result, failure = AttemptResult.ABANDONED, None
-        try:
-            failure = await attempt.run()
-            result = AttemptResult.COMPLETED if failure is None else AttemptResult.FAILED
-        finally:
-            self.record.attempted(attempt.times, result, failure)
-        return failure
 
     async def _retry(self, failure: Failure, n: int) -> bool:
         """Wait out the back-off if there is to be another attempt; whether there is."""

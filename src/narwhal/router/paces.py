@@ -27,6 +27,7 @@ class Paces:
         self._caution = Caution()
         self._ledger = ledger
         self._profiles = profiles
+        self._loads = {iid: ledger.load(iid, Phase.DECODE) for iid in ledger.iids}
         self._steps = {iid: Steps() for iid in ledger.iids}
         self._gaps = dict.fromkeys(ledger.iids, (0.0, 0.0))
         self._decodes = {iid: Pace(memory=DECODE_MEMORY, prior=DECODE_PRIOR) for iid in ledger.iids}
@@ -59,9 +60,9 @@ class Paces:
         """
         if self._profiles is None:
             return 0.0
-        interval, load = inf, self._ledger.load(iid, Phase.DECODE)
+        interval, load = inf, self._loads[iid]
         if load.requests:
-            interval = self._profiles[iid].decode_interval(load.requests, load.mean_tokens)
+            interval = self._profiles[iid].decode.interval(load.requests, load.mean_tokens)
         return self._steps[iid].advance(now, interval)
 
     def fresh(self, iid: str, role: Role, seconds: float) -> tuple[float, float]:

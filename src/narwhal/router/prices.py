@@ -79,13 +79,14 @@ class Prices:
         """Whether there are profiles."""
         return self.profiles is not None
 
-    def claim(self, iid: str, phase: Phase, prompt_tokens: int, output_tokens: int) -> Claim:
-        """What a leg takes of `iid`."""
+    def claim(self, iid: str, phase: Phase, life: RequestLife) -> Claim:
+        """What a leg of the request takes of `iid`."""
+        prompt_tokens = life.prompt_tokens
         if phase is Phase.DECODE:
-            return Claim(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+            return Claim(prompt_tokens=prompt_tokens, output_tokens=life.output_tokens)
         seconds = 0.0
         if self.profiles is not None:
-            seconds = self.profiles[iid].prefill_seconds(prompt_tokens)
+            seconds = self.profiles[iid].prefill.seconds(prompt_tokens)
         return Claim(prompt_tokens=prompt_tokens, seconds=seconds)
 
     def turned_out(self, projected_s: float, ttft_s: float) -> None:
@@ -150,26 +151,24 @@ class Prices:
         assert self.profiles is not None  # noqa: S101 - only asked where there are profiles
         profile = self.profiles[iid]
         ahead = self._ledger.backlog_s(iid, now) * self.paces.caution
-        if not self._fits(iid, profile, prompt_tokens, now):
+        pinned = self._orphans.tokens(iid, now)
+        if pinned and not self._fits(iid, profile, pinned + prompt_tokens):
             ahead = max(ahead, self._orphans.last_ends(iid, now) - now)
         return PrefillPath(
             iid=iid,
             ahead_s=ahead,
-            own_s=profile.prefill_seconds(prompt_tokens) * self.paces.of(iid, Phase.PREFILL),
+            own_s=profile.prefill.seconds(prompt_tokens) * self._ledger.pace(iid),
             penalty_s=self.penalty_s(iid),
             after_s=after_s,
             decode=decode,
             measured=decode is None or not self._ledger.residents(iid, Phase.DECODE),
         )
 
-    def _fits(self, iid: str, profile: Profile, prompt_tokens: int, now: float) -> bool:
-        """Whether the engine has room for the prompt beside what its orphans pin."""
-        pinned = self._orphans.tokens(iid, now)
-        if not pinned:
-            return True
+    def _fits(self, iid: str, profile: Profile, more_tokens: int) -> bool:
+        """Whether the engine has room for so many tokens beside its legs'."""
         legs = self._ledger.PHASES
         resident = sum(self._ledger.tokens(iid, phase) for phase in legs)
-        return profile.fits_memory(pinned + resident + prompt_tokens)
+        return profile.fits_memory(resident + more_tokens)
 
     def _after(self, decoders: Sequence[str], prompt_tokens: int) -> float:
         """From the end of a prefill to the first token, if the TTFT target covers that.

@@ -106,7 +106,7 @@ class Roster:
         these have nowhere else to go: when nothing is in service; and, when nothing that decodes
         is, the decode of one whose prefill has `begun`.
         """
-        takers = self.takers(phase)
+        takers = self._in_service[phase]
         if not takers or (begun and phase is Phase.DECODE and not self.splits):
             takers = self._draining(phase) or takers
         if not takers:
