@@ -55,7 +55,8 @@ def test_ctrl_c_leaves_the_engines_idle_and_says_what_is_saved(
     argument = ("--fleet", str(fleet), "--only", "e1", "--out", str(tmp_path / "store.json"))
     with Command("profile", *argument) as command:
         assert command.process.stderr is not None
-        assert "measuring e1" in command.process.stderr.readline()
+        assert "measuring 1 engine: " in command.process.stderr.readline()
+        assert "measuring e1, 1 of 1" in command.process.stderr.readline()
         command.signal(signal.SIGINT)
         code, out, err = command.end()
     assert code == 130

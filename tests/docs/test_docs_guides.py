@@ -74,7 +74,9 @@ def test_the_tutorial_works_block_by_block(tmp_path: Path) -> None:
     script = script.replace("127.0.0.1:8000", f"127.0.0.1:{first + 4}")
     script = script.replace("serve --fleet", f"serve --port {first + 4} --fleet")
     script = re.sub(
-        r"(engines (?:drain|list|readmit)|trio top)", rf"\1 --url http://127.0.0.1:{first + 4}", script
+        r"(engines (?:drain|list|readmit)|trio top)",
+        rf"\1 --url http://127.0.0.1:{first + 4}",
+        script,
     )
     # A machine with other work bends what is measured, and a reader would measure again.
     (measured,) = (block for block in blocks if "narwhal-trio profile" in block)
