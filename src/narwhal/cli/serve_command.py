@@ -153,12 +153,19 @@ def overridden(
 def load_profiles(config: FleetConfig) -> Mapping[str, Profile] | None:
     """Read the store that the file names; None if admission is `open` and there is none.
 
-    Raises `ConfigError` for a store that is not sound, lacks an engine of the fleet, or has a fit
-    that is worse than the file allows.
+    Raises `ConfigError` for a store that is needed and not there, is not sound, lacks an engine of
+    the fleet, or has a fit that is worse than the file allows.
     """
     path = config.profiles.path
-    if config.serving.admission == "open" and not Path(path).exists():
-        return None
+    if not Path(path).exists():
+        if config.serving.admission == "open":
+            return None
+        text = (
+            f"profiles.path: there is no {path} in {Path.cwd()}, and serving.admission "
+            '"predictive" needs it: narwhal-trio profile --fleet FILE measures the engines, and '
+            '"open" does without'
+        )
+        raise ConfigError([text])
     store = load_store(path, iids=[spec.iid for spec in config.engines])
     broken = check_limits(store, config.profiles)
     if broken and config.serving.admission != "open":
