@@ -167,7 +167,7 @@ class Monitor:
             drift.observe(iid, taken, predicted, now)
             self._give_a_chance(iid, worked=predicted > 0)
         for finding in drift.judge(now):
-            logger.info("%s: %s", finding.iid, finding)
+            logger.info("%s: %s: %s", finding.iid, finding.kind, finding.text)
             watched.apply(watched.health.found(finding, now))
 
     def _give_a_chance(self, iid: str, *, worked: bool) -> None:
