@@ -108,6 +108,12 @@ def test_settings_change_what_is_replayed(files: Files) -> None:
     assert (lenient["arms"][0]["refused"], lenient["arms"][0]["attained"]) == ({}, 0)
 
 
+def test_a_contract_is_of_engines_that_are_not_here(files: Files) -> None:
+    contract = 'engine_contract={"version": "9.9", "max_model_len": 7}'
+    found = replayed(files, "--trace", files.trace("x", 20), "--set", contract)
+    assert (found["arms"][0]["refused"], found["arms"][0]["attained"]) == ({}, 20)
+
+
 def test_the_router_can_be_told_of_other_engines_than_there_are(files: Files) -> None:
     trace = files.trace("x", 2, prompt=900)
     slow = files.store("slow", token=0.01, engines=("p0", "p1", "d0"))
