@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from replay_files import Files, files_in, run
 
+from narwhal.cli.replay_fleet import with_settings
+from narwhal.cli.replay_options import Setting
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
@@ -106,6 +109,20 @@ def test_settings_change_what_is_replayed(files: Files) -> None:
     assert (late["arms"][0]["refused"], late["arms"][0]["attained"]) == ({}, 0)
     lenient = replayed(files, "--trace", trace, "--score-ttft", "0.5")
     assert (lenient["arms"][0]["refused"], lenient["arms"][0]["attained"]) == ({}, 0)
+
+
+def test_a_preset_takes_the_place_of_defaults_that_the_file_has_copied(files: Files) -> None:
+    copied = json.loads(Path(files.fleet).read_text())
+    assert copied["controller"]["reactive"]["window_s"] == 120.0
+    copied["controller"]["reactive"]["utilization"] = 0.7
+    given = Setting("controller.reactive.step_s", 5.0)
+    preset = Setting("controller.preset", "responsive")
+    fleet = with_settings(files.fleet, copied, [preset, given], option="--set")
+    reactive = fleet.controller.reactive
+    assert (reactive.window_s, reactive.utilization, reactive.step_s) == (20.0, 0.7, 5.0)
+    assert (
+        with_settings(files.fleet, copied, [], option="--set").controller.reactive.window_s == 120
+    )
 
 
 def test_a_contract_is_of_engines_that_are_not_here(files: Files) -> None:

@@ -32,9 +32,14 @@ def config_group() -> None:
 @config_group.command("check")
 @_FILE
 def check(file: str) -> None:
-    """Tell whether FILE is a fleet file that the router can use, or all that is wrong with it."""
+    """Tell whether FILE is a fleet file that the router can use, or all that is wrong with it.
+
+    What is right and probably not meant is said on standard error as well, and changes nothing.
+    """
     loaded = _load(file)
     click.echo(f"{loaded.name}: ok, {_summary(loaded.config)}")
+    for remark in loaded.remarks:
+        click.echo(remark, err=True)
 
 
 @config_group.command("show")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +18,7 @@ from narwhal.app import open_router
 from narwhal.cli.doors import Doors, open_doors
 from narwhal.cli.running import at_hangup, fail, fail_config, set_up_logging, until_signalled
 from narwhal.cli.service_manager import ServiceManager
-from narwhal.config import load_fleet
+from narwhal.config import read_fleet
 from narwhal.config.binds import BadBind, split_bind
 from narwhal.config.files import base_name
 from narwhal.fleet import EngineState
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from narwhal.config import FleetConfig
     from narwhal.monitor import SavedState
     from narwhal.profiles import Profile
+
+logger = logging.getLogger("narwhal.config")
 
 # Pages that are being written when the last request has ended: they take microseconds.
 _LAST_PAGES_S = 0.1
@@ -91,8 +94,11 @@ def serve(
     """
     set_up_logging(log_level)
     try:
+        loaded = read_fleet(fleet, environ=os.environ)
+        for remark in loaded.remarks:
+            logger.warning("%s", remark)
         config = overridden(
-            load_fleet(fleet, environ=os.environ),
+            loaded.config,
             max_concurrent=max_concurrent,
             graceful_timeout=graceful_timeout,
             resume=resume,
