@@ -199,6 +199,17 @@ def test_a_store_without_all_engines_is_named(files: Files) -> None:
     assert "d0" in done.output
 
 
+def test_a_store_that_is_not_there_is_named_with_where_it_was_looked_for(
+    files: Files, tmp_path: Path
+) -> None:
+    setting = ("--set", "profiles.path=of/ours.json")
+    done = run("replay", "--fleet", files.fleet, "--trace", files.trace("x"), *setting)
+    assert done.exit_code == 1
+    assert f"profiles.path: there is no of/ours.json in {tmp_path}; run it where there is" in (
+        done.output
+    )
+
+
 def test_a_fleet_of_one_engine_has_nothing_to_compare(files: Files, tmp_path: Path) -> None:
     document = json.loads(Path(files.fleet).read_text(encoding="utf-8"))
     document["engines"] = document["engines"][:1]

@@ -72,6 +72,11 @@ def _changed(
 def profiles_of(config: FleetConfig, path: str | None, *, option: str) -> dict[str, Profile]:
     """The profiles of all engines of the fleet, from `path` or else from its own store."""
     store = config.profiles.path if path is None else path
+    if path is None and not Path(store).exists():
+        raise fail(
+            f"profiles.path: there is no {store} in {Path.cwd()}; run it where there is, or name a "
+            f"store with {option} FILE"
+        )
     iids = [spec.iid for spec in config.engines]
     try:
         return load_store(store, iids=iids).profiles
