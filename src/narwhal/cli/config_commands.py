@@ -29,7 +29,7 @@ def config_group() -> None:
     """Check, explain and start fleet files."""
 
 
-@config_group.command("check")
+@config_group.command("check", short_help="Tell all that is wrong with a fleet file.")
 @_FILE
 def check(file: str) -> None:
     """Tell whether FILE is a fleet file that the router can use, or all that is wrong with it.
@@ -42,7 +42,7 @@ def check(file: str) -> None:
         click.echo(remark, err=True)
 
 
-@config_group.command("show")
+@config_group.command("show", short_help="Print every value that holds, and all time limits.")
 @_FILE
 @click.option(
     "--format",

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from narwhal.config import FleetConfig
 
 
-@click.group("simulate")
+@click.group("simulate", short_help="Run whole worlds in virtual time.")
 def simulate_group() -> None:
     """Run whole worlds in virtual time: a router, its engines, and clients."""
 
 
-@simulate_group.command()
+@simulate_group.command(short_help="Let everything go wrong, and check all promises.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="First seed.")
 @click.option(
     "--runs", default=1, show_default=True, type=click.IntRange(1), help="How many seeds."
