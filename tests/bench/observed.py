@@ -46,6 +46,8 @@ EMPTY = {
     r"Moves A": "roles did not change",
     r"Changes of state, restarts B": "no engine was restarted",
     r"Engines out of service A": "all were in service at the end",
+    r"Clients turned away A": "the compose file sets no keys",
+    r"Limits on single clients A": "no client went beyond one",
     r"Failures in a row A": "the last legs of all went well",
 }
 

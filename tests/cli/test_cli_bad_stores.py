@@ -125,10 +125,23 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 5
 
 
-def test_a_store_that_is_not_there_or_no_text(tmp_path: Path) -> None:
-    for content in (None, b"\xff\xfe{}"):
-        result = serve(fleet_with(tmp_path, content, admission="predictive"))
-        assert (result.exit_code, "profiles.json" in result.stderr) == (1, True)
+def test_a_store_that_is_no_text(tmp_path: Path) -> None:
+    result = serve(fleet_with(tmp_path, b"\xff\xfe{}", admission="predictive"))
+    assert (result.exit_code, "profiles.json" in result.stderr) == (1, True)
+
+
+def test_a_store_that_is_not_there_is_named_with_where_it_was_looked_for_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fleet = write_fleet(tmp_path / "fleet.json", ["http://127.0.0.1:1"], admission="predictive")
+    result = serve(fleet)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"narwhal-trio: profiles.path: there is no runs/profiles.json in {tmp_path}, and "
+        'serving.admission "predictive" needs it: narwhal-trio profile --fleet FILE measures the '
+        'engines, and "open" does without\n'
+    )
 
 
 @pytest.mark.sockets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,45 @@ def test_an_engine_that_stops_it_costs_only_itself_and_those_after_it(store: Pat
     assert stopped.lines[1].startswith("measured and saved: p0; ")
     assert saved(store) == ["p0"]
     assert not stopped.interrupted
+
+
+def test_engines_that_do_not_answer_are_named_before_any_is_measured(store: Path) -> None:
+    def prepare(fleet: MemoryFleet) -> None:
+        fleet["p0"].take_down(1000.0)
+        fleet.fail_with("version:hang*9", iid="d0")
+
+    run, stopped = profile(store, chosen=("p0", "d0"), prepare=prepare, within=8.0)
+    assert stopped is not None
+    unreachable, silent = stopped.lines
+    assert unreachable.startswith("p0: does not say its version: ")
+    text = "d0: does not say its version: no answer within engine.health_timeout_s (5 s)"
+    assert silent == text
+    assert run.report.rows == []
+    assert not store.exists()
+
+
+def test_a_log_is_told_how_long_it_takes_what_goes_on_and_how_much_is_left(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile(store)
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first.startswith("measuring 2 engines, one after the other: by default some minutes")
+    assert lines[0] == "measuring p0, 1 of 2"
+    second = [line for line in lines if line.startswith("measuring d0, 2 of 2: 5")]
+    assert re.fullmatch(r"measuring d0, 2 of 2: 50% done, about [\d.]+ s left", second[0])
+    assert len(lines) <= 11
+    assert all("% done, about " in line for line in lines[1:])
+    left = [float(line.split()[-3]) for line in lines[1:]]
+    assert left[-1] < left[0]
+
+
+def test_nothing_is_announced_when_all_is_measured(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile(store)
+    capsys.readouterr()
+    profile(store)
+    assert capsys.readouterr().err == ""
 
 
 def test_an_interruption_keeps_what_was_finished_and_the_next_run_goes_on(store: Path) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from replay_files import Files, files_in, run
 
+from narwhal.cli.replay_fleet import with_settings
+from narwhal.cli.replay_options import Setting
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
@@ -108,6 +111,26 @@ def test_settings_change_what_is_replayed(files: Files) -> None:
     assert (lenient["arms"][0]["refused"], lenient["arms"][0]["attained"]) == ({}, 0)
 
 
+def test_a_preset_takes_the_place_of_defaults_that_the_file_has_copied(files: Files) -> None:
+    copied = json.loads(Path(files.fleet).read_text())
+    assert copied["controller"]["reactive"]["window_s"] == 120.0
+    copied["controller"]["reactive"]["utilization"] = 0.7
+    given = Setting("controller.reactive.step_s", 5.0)
+    preset = Setting("controller.preset", "responsive")
+    fleet = with_settings(files.fleet, copied, [preset, given], option="--set")
+    reactive = fleet.controller.reactive
+    assert (reactive.window_s, reactive.utilization, reactive.step_s) == (20.0, 0.7, 5.0)
+    assert (
+        with_settings(files.fleet, copied, [], option="--set").controller.reactive.window_s == 120
+    )
+
+
+def test_a_contract_is_of_engines_that_are_not_here(files: Files) -> None:
+    contract = 'engine_contract={"version": "9.9", "max_model_len": 7}'
+    found = replayed(files, "--trace", files.trace("x", 20), "--set", contract)
+    assert (found["arms"][0]["refused"], found["arms"][0]["attained"]) == ({}, 20)
+
+
 def test_the_router_can_be_told_of_other_engines_than_there_are(files: Files) -> None:
     trace = files.trace("x", 2, prompt=900)
     slow = files.store("slow", token=0.01, engines=("p0", "p1", "d0"))
@@ -174,6 +197,17 @@ def test_a_store_without_all_engines_is_named(files: Files) -> None:
     assert done.exit_code == 1
     assert "--profiles: few.json: profiles" in done.output
     assert "d0" in done.output
+
+
+def test_a_store_that_is_not_there_is_named_with_where_it_was_looked_for(
+    files: Files, tmp_path: Path
+) -> None:
+    setting = ("--set", "profiles.path=of/ours.json")
+    done = run("replay", "--fleet", files.fleet, "--trace", files.trace("x"), *setting)
+    assert done.exit_code == 1
+    assert f"profiles.path: there is no of/ours.json in {tmp_path}; run it where there is" in (
+        done.output
+    )
 
 
 def test_a_fleet_of_one_engine_has_nothing_to_compare(files: Files, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -129,6 +130,12 @@ def test_roles_are_steps_and_queues_their_most() -> None:
     assert lines(loads)[-1] == ("target", ((0.0, 1.0), (8.0, 1.0)))
     nothing = attrs.evolve(RESULT, samples=RESULT.samples[:1])
     assert [panel.title for panel in fleet_panels(nothing, 2.0)] == ["Queue", "Roles"]
+
+
+def test_a_load_that_no_engine_bears_is_a_gap() -> None:
+    samples = tuple(attrs.evolve(each, prefill_load=math.inf) for each in RESULT.samples)
+    *_, loads = fleet_panels(attrs.evolve(RESULT, samples=samples), 2.0)
+    assert {series.name for series in loads.series} == {"decode", "target"}
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_a_fleet_file_and_a_trace(tmp_path: Path) -> None:
         "engines": engines,
         "slo": {"ttft_s": 1.0, "tpot_s": 0.1},
         "serving": {"admission": "open", "request_timeout_s": 9.0},
+        "engine_contract": {"version": "9.9"},
     }
     fleet.write_text(json.dumps(document))
     done = run(
@@ -70,6 +71,7 @@ def test_a_fleet_file_and_a_trace(tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     events = [json.loads(line) for line in trace.read_bytes().splitlines()]
+    assert "no_engine" not in {e.get("code") for e in events}
     used = {name for e in events if e["event"] == "ended" for a in e["attempts"] for name in a[:2]}
     assert used - {None} <= set(ROLES)
 

@@ -35,6 +35,26 @@ def test_check_says_ok(fleet: Path) -> None:
     assert result.stdout == "fleet.json: ok, 2 engines (1 prefill, 1 decode), model m\n"
 
 
+def test_a_preset_that_the_file_overrules_with_copied_defaults_is_remarked(fleet: Path) -> None:
+    copied = json.loads(example_text())
+    copied["controller"]["preset"] = "responsive"
+    fleet.write_text(json.dumps(copied))
+    result = run("check", str(fleet))
+    assert (result.exit_code, result.stdout[:14]) == (0, "fleet.json: ok")
+    assert result.stderr == (
+        'fleet.json: controller.preset "responsive" has no say in what the file gives itself, with '
+        'the values of "reference": controller.thresholds.shrink and 14 more; leave them out\n'
+    )
+    # What was changed on purpose, or is not given, is nothing to remark.
+    for reactive in ({"window_s": 30.0}, {}):
+        fleet.write_text(
+            json.dumps(document(controller={"preset": "responsive", "reactive": reactive}))
+        )
+        assert run("check", str(fleet)).stderr == ""
+    fleet.write_text(example_text())
+    assert run("check", str(fleet)).stderr == ""
+
+
 def test_check_of_a_single_engine(fleet: Path) -> None:
     fleet.write_text(json.dumps(document(engines=MINIMAL["engines"][1:])))
     result = run("check", str(fleet))

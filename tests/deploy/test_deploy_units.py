@@ -130,6 +130,17 @@ def test_the_unit_s_remarks_name_options_that_there_are() -> None:
     assert {name.lower() for name in named} <= options
 
 
+def test_pages_tell_systemctl_of_this_unit() -> None:
+    pages = [(path, path.read_text(encoding="utf-8")) for path in (ROOT / "docs").glob("*.md")]
+    named = {
+        (path.name, name)
+        for path, text in pages
+        for name in re.findall(r"(?:systemctl|journalctl) .*?\b(narwhal[\w-]*)", text)
+    }
+    assert {page for page, _ in named} >= {"deploying.md", "journal.md"}
+    assert {name for _, name in named} == {UNIT.stem}
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 def test_systemd_takes_the_unit_and_finds_it_well_hardened(tmp_path: Path) -> None:
     # It looks whether the program is there.

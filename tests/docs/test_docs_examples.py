@@ -87,7 +87,7 @@ def test_the_tour_works_line_by_line(demo: str, tmp_path: Path) -> None:
     lines = code_blocks(section(readme, "## A tour in ten lines"))[0].splitlines()
     assert len(lines) == 10
     # The last shows a live table until it is interrupted: tests/cli has that.
-    assert lines.pop().startswith(".venv/bin/narwhal-trio demo --port 8001 --load 40")
+    assert lines.pop().startswith(".venv/bin/narwhal-trio demo --port 8001 --load 10")
     _, chat, broken, state, metrics, ready, example, check, show = run_script(lines, demo, tmp_path)
     assert chat.endswith("data: [DONE]\n\n")
     assert '"code":"engine_closed"' in broken

@@ -180,6 +180,7 @@ def test_a_finding_says_why() -> None:
         iid="a", kind=PROBATION, median=5.0, baseline=1.0, peers=1.25, windows=3, compared=3
     )
     assert found[2] == (third,)
+    assert third.text == "3 windows in a row at 5.00 times its profile; 1.00 is usual for it"
     assert found[4] == (attrs.evolve(third, kind=EVICT, windows=5, compared=5),)
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         found[4][0].iid = "b"  # type: ignore[misc]

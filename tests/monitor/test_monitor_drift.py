@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+import pytest
 import trio
 
 from narwhal.emulator import TimeModel
@@ -80,7 +83,11 @@ async def until(happened: Callable[[], bool]) -> float:
     return trio.current_time() - begun
 
 
-def test_a_slow_engine_is_chosen_last_then_taken_out_and_back_when_it_is_fast() -> None:
+def test_a_slow_engine_is_chosen_last_then_taken_out_and_back_when_it_is_fast(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "narwhal.monitor")
+
     async def script(router: Router, fleet: MemoryFleet, rows: list[RequestRow]) -> None:
         health = router.core.health
         await trio.sleep(30.0)
@@ -104,6 +111,11 @@ def test_a_slow_engine_is_chosen_last_then_taken_out_and_back_when_it_is_fast() 
         assert health.standings.state("d0") is S.SERVING
 
     play(script)
+    said = [message for message in caplog.messages if message.startswith("d0: probation: ")]
+    assert re.fullmatch(
+        r"d0: probation: 3 windows in a row at [\d.]+ times its profile; [\d.]+ is usual for it",
+        said[0],
+    )
 
 
 def test_engines_that_are_slow_together_are_left_alone() -> None:

@@ -71,7 +71,7 @@ def test_the_same_process_passes_only_if_it_may() -> None:
         verdict = await lifecycle.readmit("p1")
         assert (verdict.failed, verdict.passed) == (Check.IDENTITY, ("health", "model"))
         assert "still the process that was drained" in verdict.reason
-        assert '"same_process": true' in verdict.reason
+        assert '(--same-process; over HTTP, "same_process": true)' in verdict.reason
         assert passed(await lifecycle.readmit("p1", same_process=True))
 
     play(body)

@@ -29,15 +29,20 @@ def config_group() -> None:
     """Check, explain and start fleet files."""
 
 
-@config_group.command("check")
+@config_group.command("check", short_help="Tell all that is wrong with a fleet file.")
 @_FILE
 def check(file: str) -> None:
-    """Tell whether FILE is a fleet file that the router can use, or all that is wrong with it."""
+    """Tell whether FILE is a fleet file that the router can use, or all that is wrong with it.
+
+    What is right and probably not meant is said on standard error as well, and changes nothing.
+    """
     loaded = _load(file)
     click.echo(f"{loaded.name}: ok, {_summary(loaded.config)}")
+    for remark in loaded.remarks:
+        click.echo(remark, err=True)
 
 
-@config_group.command("show")
+@config_group.command("show", short_help="Print every value that holds, and all time limits.")
 @_FILE
 @click.option(
     "--format",

@@ -26,7 +26,7 @@ MODEL = "demo"
 GRACE_S = 2.0
 
 
-@click.command()
+@click.command(short_help="Serve an emulated fleet: no GPU, no configuration.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",

@@ -72,7 +72,7 @@ class _FaultText(click.ParamType[Fault]):
             self.fail(str(error), param, ctx)
 
 
-@click.command()
+@click.command(short_help="Serve emulated engines that speak vLLM's dialect.")
 @click.option(
     "--engines", default=2, show_default=True, type=click.IntRange(1, 1000), help="How many."
 )

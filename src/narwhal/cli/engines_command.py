@@ -22,7 +22,7 @@ _LOOK_AGAIN_S = 0.5
 _HEAD = ("ENGINE", "ROLE", "STATE", "RESIDENTS", "DEADLINE", "STOP?", "REASON")
 
 
-@click.group("engines")
+@click.group("engines", short_help="Take engines out of service, and back into it.")
 def engines_group() -> None:
     """Take engines of a running router out of service, and back into it."""
 
@@ -43,7 +43,7 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     return reach_options(command)
 
 
-@engines_group.command("list")
+@engines_group.command("list", short_help="Show the engines, and what runs on them.")
 @_common
 def list_engines(*, iids: tuple[str, ...], reach: Reach, form: str) -> None:
     """Show the engines: whether they are in service, what runs on them, how far a drain is."""
@@ -95,7 +95,7 @@ def drain(
         )
 
 
-@engines_group.command("readmit")
+@engines_group.command("readmit", short_help="Check engines, and put those that pass into service.")
 @_common
 @click.option("--same-process", is_flag=True, help="Even if the engine was not restarted.")
 def readmit(*, iids: tuple[str, ...], reach: Reach, form: str, same_process: bool) -> None:

@@ -58,7 +58,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-@click.command()
+@click.command(short_help="Offer a fleet more than it can do, in virtual time.")
 @click.option(
     "--loads",
     default=",".join(f"{load:g}" for load in LOADS),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MORE_CONNECTIONS = 8
 
 
-@click.command("profile")
+@click.command("profile", short_help="Measure how long the engines of a fleet take.")
 @click.option("--fleet", required=True, type=click.Path(), help="The fleet file.")
 @click.option("--only", multiple=True, metavar="IID", help="This engine alone; may be repeated.")
 @click.option("--out", type=click.Path(), help="The profile store, instead of profiles.path.")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
-import click
 import trio
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from narwhal.cli.profile_progress import progress
 from narwhal.cli.profile_report import Report
 from narwhal.model import ConfigError, EngineError, LocalError, Role
 from narwhal.profiler import ProfilingStopped, profile_engine
@@ -26,7 +23,7 @@ from narwhal.profiles import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from random import Random
 
@@ -75,8 +72,8 @@ class FleetRun:
         A cancel leaves the engines idle, and what was finished saved.
         """
         try:
-            todo = [iid for iid in self.chosen if not await self._is_done(clients[iid])]
-            with _progress(len(todo)) as show:
+            todo = await self._todo(clients)
+            with progress(len(todo)) as show:
                 for number, iid in enumerate(todo):
                     await self._measure(clients, iid, partial(show, number))
         except ProfilingStopped as stopped:
@@ -116,50 +113,49 @@ class FleetRun:
         others.sort(key=lambda spec: spec.role is not Role.PREFILL)
         return clients[others[0].iid] if others else None
 
+    async def _todo(self, clients: Mapping[str, EngineClient]) -> list[str]:
+        """The engines to measure: those without a profile.
+
+        All are asked at once, before minutes go by on the first. Raises `ConfigError` with a line
+        for each that does not answer, or has a profile of something else.
+        """
+        problems: dict[str, str] = {}
+        done: set[str] = set()
+
+        async def look(iid: str) -> None:
+            try:
+                if await self._is_done(clients[iid]):
+                    done.add(iid)
+            except ConfigError as error:
+                problems[iid] = str(error)
+
+        async with trio.open_nursery() as nursery:
+            for iid in self.chosen:
+                nursery.start_soon(look, iid)
+        if problems:
+            raise ConfigError([problems[iid] for iid in self.chosen if iid in problems])
+        self.report.kept += [iid for iid in self.chosen if iid in done]
+        return [iid for iid in self.chosen if iid not in done]
+
     async def _is_done(self, client: EngineClient) -> bool:
         """Whether the engine as it runs now has a profile already."""
-        iid = client.iid
+        iid, within = client.iid, self.config.engine.health_timeout_s
+        try:
+            with trio.fail_after(within):
+                version = await client.version()
+        except trio.TooSlowError as error:
+            text = f"no answer within engine.health_timeout_s ({within:g} s)"
+            raise ConfigError([f"{iid}: does not say its version: {text}"]) from error
+        except (EngineError, LocalError) as error:
+            raise ConfigError([f"{iid}: does not say its version: {error}"]) from error
         row = self.known.row(iid)
         if row is None or self.overwrite:
             return False
-        try:
-            with trio.fail_after(self.config.engine.health_timeout_s):
-                version = await client.version()
-        except (EngineError, LocalError, trio.TooSlowError) as error:
-            raise ConfigError([f"{iid}: does not say its version: {error}"]) from error
         contract = self.config.engine_contract
         if row.generation_digest == generation_digest(version, self.config.model, contract):
-            self.report.kept.append(iid)
             return True
         text = (
             f"{self.store.name}: the profile of {iid} is not bound to the engine as it runs now "
             f"(version {version}): give --overwrite to measure it again, or another --out"
         )
         raise ConfigError([text])
-
-
-@contextmanager
-def _progress(engines: int) -> Iterator[Callable[[int, Step], None]]:
-    """A bar with the time left on a terminal, else a line for each engine."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    said: set[str] = set()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bars:
-        task = bars.add_task("profiling", total=max(1, engines))
-
-        def show(number: int, step: Step) -> None:
-            if console.is_terminal:
-                text = f"{step.iid} ({number + 1} of {engines}): {step.doing}"
-                bars.update(task, completed=number + step.done, description=text)
-            elif step.iid not in said:
-                said.add(step.iid)
-                click.echo(f"measuring {step.iid}, {number + 1} of {engines}", err=True)
-
-        yield show

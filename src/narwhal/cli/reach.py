@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,23 @@ class Asker:
         """The answer, a context manager: `urllib`'s own. Blocks; raises what that raises."""
         request = Request(self.url + path, data=data, headers=self.headers)  # noqa: S310 - checked
         return self.opener.open(request, timeout=timeout)
+
+
+def no_answer(error: Exception, url: str) -> tuple[str, str | None]:
+    """Why there was no answer from `url`, and what to do if the reason tells."""
+    reason = getattr(error, "reason", error)
+    secure = url.startswith("https:")
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        why = f"its certificate is not trusted: {reason.verify_message}"
+        return why, "name the file (PEM) of who issued it with --ca-file"
+    if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
+        return "it does not speak TLS", "begin its --url with http:"
+    if isinstance(reason, http.client.RemoteDisconnected):
+        why = "it closed the connection without an answer"
+        if secure:
+            return why, "if it asks clients for a certificate, show one with --cert-file"
+        return why, "if it speaks TLS, begin its --url with https:"
+    return getattr(reason, "strerror", None) or str(reason) or type(error).__name__, None
 
 
 @attrs.frozen

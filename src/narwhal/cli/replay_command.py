@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PRESETS = tuple(preset.value for preset in Preset)
 
 
-@click.command()
+@click.command(short_help="Replay traces or a journal on a fleet.")
 @shared_options
 @click.option(
     "--split",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from narwhal.cli.running import fail, fail_config
 from narwhal.config import parse_fleet, read_fleet
 from narwhal.config.document import parse_json, read_bytes
+from narwhal.config.presets import without_copied_defaults
 from narwhal.model import ConfigError
 from narwhal.profiles import load_store
 
@@ -36,10 +37,13 @@ def with_settings(
 ) -> FleetConfig:
     """The fleet with `settings` in place of its own; exits with what is wrong with them.
 
-    `path` is the file's, and `option` where the settings come from, for messages.
+    Where they begin with a preset, defaults that the file has copied give way to it. `path` is the
+    file's, and `option` where the settings come from, for messages.
     """
     changed: dict[str, Any] = dict(document)
     settings = list(settings)
+    if settings and settings[0].path == "controller.preset":
+        changed = without_copied_defaults(changed)
     for setting in settings:
         changed = _changed(changed, setting, setting.path.split("."), option)
     try:
@@ -68,6 +72,11 @@ def _changed(
 def profiles_of(config: FleetConfig, path: str | None, *, option: str) -> dict[str, Profile]:
     """The profiles of all engines of the fleet, from `path` or else from its own store."""
     store = config.profiles.path if path is None else path
+    if path is None and not Path(store).exists():
+        raise fail(
+            f"profiles.path: there is no {store} in {Path.cwd()}; run it where there is, or name a "
+            f"store with {option} FILE"
+        )
     iids = [spec.iid for spec in config.engines]
     try:
         return load_store(store, iids=iids).profiles

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,10 +59,13 @@ class Span:
         dashed: bool = False,
         dots: bool = False,
     ) -> list[Series]:
-        """A value for each window, by its beginning, as one line or, around gaps, several."""
+        """A value for each window, by its beginning, as one line or, around gaps, several.
+
+        A load without an engine to bear it is infinite, and a gap.
+        """
         runs: list[list[tuple[float, float]]] = [[]]
         for at, value in values:
-            if value is not None:
+            if value is not None and math.isfinite(value):
                 runs[-1].append((self.at(at + self.width_s / 2), value))
             elif runs[-1]:
                 runs.append([])

@@ -25,7 +25,7 @@ _AS = {"table": as_text, "json": as_json, "html": as_page}
 _TARGET = click.FloatRange(min=0, min_open=True)
 
 
-@click.command("report")
+@click.command("report", short_help="Sum up journals: attainment, times, engines, failures.")
 @click.argument("journals", metavar="JOURNAL...", nargs=-1, required=True)
 @click.option(
     "--format",

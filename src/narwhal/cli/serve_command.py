@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +19,7 @@ from narwhal.cli.certificates import Certificates
 from narwhal.cli.doors import Doors, open_doors
 from narwhal.cli.running import at_hangup, fail, fail_config, set_up_logging, until_signalled
 from narwhal.cli.service_manager import ServiceManager
-from narwhal.config import load_fleet
+from narwhal.config import read_fleet
 from narwhal.config.binds import BadBind, split_bind
 from narwhal.config.files import base_name
 from narwhal.fleet import EngineState
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from narwhal.config import FleetConfig
     from narwhal.monitor import SavedState
     from narwhal.profiles import Profile
+
+logger = logging.getLogger("narwhal.config")
 
 # Pages that are being written when the last request has ended: they take microseconds.
 _LAST_PAGES_S = 0.1
@@ -92,8 +95,11 @@ def serve(
     """
     set_up_logging(log_level)
     try:
+        loaded = read_fleet(fleet, environ=os.environ)
+        for remark in loaded.remarks:
+            logger.warning("%s", remark)
         config = overridden(
-            load_fleet(fleet, environ=os.environ),
+            loaded.config,
             max_concurrent=max_concurrent,
             graceful_timeout=graceful_timeout,
             resume=resume,
@@ -154,12 +160,19 @@ def overridden(
 def load_profiles(config: FleetConfig) -> Mapping[str, Profile] | None:
     """Read the store that the file names; None if admission is `open` and there is none.
 
-    Raises `ConfigError` for a store that is not sound, lacks an engine of the fleet, or has a fit
-    that is worse than the file allows.
+    Raises `ConfigError` for a store that is needed and not there, is not sound, lacks an engine of
+    the fleet, or has a fit that is worse than the file allows.
     """
     path = config.profiles.path
-    if config.serving.admission == "open" and not Path(path).exists():
-        return None
+    if not Path(path).exists():
+        if config.serving.admission == "open":
+            return None
+        text = (
+            f"profiles.path: there is no {path} in {Path.cwd()}, and serving.admission "
+            '"predictive" needs it: narwhal-trio profile --fleet FILE measures the engines, and '
+            '"open" does without'
+        )
+        raise ConfigError([text])
     store = load_store(path, iids=[spec.iid for spec in config.engines])
     broken = check_limits(store, config.profiles)
     if broken and config.serving.admission != "open":

@@ -8,6 +8,7 @@ from urllib.error import HTTPError, URLError
 
 import attrs
 
+from narwhal.cli.reach import no_answer
 from narwhal.cli.top_state import parse_state
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class StateCall:
             with error:
                 raise Unreachable(self._refused(error.code)) from None
         except (URLError, OSError, http.client.HTTPException) as error:
-            raise Unreachable(_reason(error)) from error
+            raise Unreachable("; ".join(filter(None, no_answer(error, self.asker.url)))) from error
         except ValueError:
             raise Unreachable(f"what answers there is no router of this kind ({PATH})") from None
 
@@ -51,8 +52,3 @@ class StateCall:
                 "holds it with --token-env"
             )
         return f"what answers there is no router of this kind ({PATH}: {status})"
-
-
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", error)
-    return getattr(reason, "strerror", None) or str(reason) or type(error).__name__

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Ask = Callable[[], Awaitable[State]]
 
 
-@click.command("top")
+@click.command("top", short_help="Watch a running router in the terminal.")
 @click.option(
     "--interval",
     default=1.0,

@@ -41,7 +41,7 @@ MOST_COMBINATIONS = 500
 AS_GIVEN = "file"
 
 
-@click.command()
+@click.command(short_help="Replay under every combination of some settings.")
 @shared_options
 @click.option(
     "--grid",

@@ -12,7 +12,7 @@ import attrs
 from narwhal.config.document import document_faults, is_note, parse_json, read_bytes
 from narwhal.config.faults import Fault, Faults, join
 from narwhal.config.fleet import EngineSpec, FleetConfig
-from narwhal.config.presets import with_preset
+from narwhal.config.presets import overruled, with_preset
 from narwhal.config.rules import broken_rules
 from narwhal.config.settings import type_complaint
 from narwhal.config.structure import structure_fleet
@@ -33,6 +33,20 @@ class Loaded:
     config: FleetConfig
     given: frozenset[str]
     """Paths such as `serving.max_attempts` and `engines[0].role`; all others are defaults."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is right, and probably not what was meant: a line for each."""
+        names = overruled(self.config, self.given)
+        if not names:
+            return ()
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        text = (
+            f'{self.name}: controller.preset "{self.config.controller.preset}" has no say in what '
+            f'the file gives itself, with the values of "reference": {names[0]}{others}; leave '
+            "them out"
+        )
+        return (text,)
 
 
 def load_fleet(path: str | os.PathLike[str], *, environ: Mapping[str, str]) -> FleetConfig:

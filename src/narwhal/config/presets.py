@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from narwhal.config.control import Preset, Reactive, Thresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from narwhal.config.fleet import FleetConfig
 
 RESPONSIVE: Mapping[str, Any] = {
     "thresholds": {"shrink": 0.9, "cooldown_s": 5.0, "dwell_s": 8.0},
@@ -48,6 +53,45 @@ def with_preset(document: object) -> object:
         if isinstance(given, Mapping):
             merged["controller"][section] = {**values, **given}
     return merged
+
+
+def overruled(config: FleetConfig, given: Collection[str]) -> tuple[str, ...]:
+    """Settings of the preset that a file overrules with what they are without it.
+
+    `given` are the paths that the file gave. A file that was begun as a copy of the example gives
+    all of them; the preset then does nothing.
+    """
+    if config.controller.preset is not Preset.RESPONSIVE:
+        return ()
+    plain = {"thresholds": Thresholds(), "reactive": Reactive()}
+    return tuple(
+        path
+        for section, values in RESPONSIVE.items()
+        for name in values
+        if (path := f"controller.{section}.{name}") in given
+        and getattr(getattr(config.controller, section), name) == getattr(plain[section], name)
+    )
+
+
+def without_copied_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document without settings of the preset that are as they are without it.
+
+    So that another preset makes a difference to a file that has every setting in it.
+    """
+    controller = document.get("controller")
+    if not isinstance(controller, Mapping):
+        return dict(document)
+    plain = {"thresholds": Thresholds(), "reactive": Reactive()}
+    kept = dict(controller)
+    for section, values in RESPONSIVE.items():
+        given = controller.get(section)
+        if isinstance(given, Mapping):
+            kept[section] = {
+                name: value
+                for name, value in given.items()
+                if name not in values or value != getattr(plain[section], name)
+            }
+    return {**document, "controller": kept}
 
 
 def table() -> str:

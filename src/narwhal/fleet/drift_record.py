@@ -49,6 +49,15 @@ class Finding:
     compared: int
     """How many of those could be compared with other engines'."""
 
+    @property
+    def text(self) -> str:
+        """What was seen, for people."""
+        each = "window" if self.windows == 1 else "windows in a row"
+        return (
+            f"{self.windows} {each} at {self.median:.2f} times its profile; "
+            f"{self.baseline:.2f} is usual for it"
+        )
+
 
 @attrs.define(eq=False)
 class Record:

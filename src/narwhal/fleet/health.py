@@ -158,11 +158,7 @@ class Health:
         """The engine has been too slow for too long, if that is what was found."""
         if finding.kind is not FindingKind.EVICT:
             return []
-        text = (
-            f"{finding.windows} windows in a row at {finding.median:.2f} times its profile; "
-            f"{finding.baseline:.2f} is usual for it"
-        )
-        return self._let(finding.iid, Event.EVICTED, now, text)
+        return self._let(finding.iid, Event.EVICTED, now, finding.text)
 
     # Operators and the contract
 

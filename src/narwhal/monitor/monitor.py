@@ -89,6 +89,9 @@ class Monitor:
         self._asking: set[str] = set()
         self._well: set[str] = set()
         """Engines whose `/health` was 200 when they were last asked."""
+        self._strangers = set(clients)
+        """Engines whose `/health` was never 200. They count as in service until they miss probes,
+        so they are asked in every pass: a router that starts before its engines says so at once."""
         self._tried: dict[str, int] = {}
         """The pass in which an engine was last asked to prove itself, and since when it has to."""
         self._silent: dict[str, int] = {}
@@ -167,7 +170,7 @@ class Monitor:
             drift.observe(iid, taken, predicted, now)
             self._give_a_chance(iid, worked=predicted > 0)
         for finding in drift.judge(now):
-            logger.info("%s: %s", finding.iid, finding)
+            logger.info("%s: %s: %s", finding.iid, finding.kind, finding.text)
             watched.apply(watched.health.found(finding, now))
 
     def _give_a_chance(self, iid: str, *, worked: bool) -> None:
@@ -219,7 +222,8 @@ class Monitor:
         for place, iid in enumerate(self._clients):
             # Each has a pass of its own, so that they are not all asked at once.
             turn = (self._passes + place) % every == 0
-            doubtful = iid in health.to_probe or self.identities.unknown(iid)
+            stranger = iid in self._strangers or self.identities.unknown(iid)
+            doubtful = iid in health.to_probe or stranger
             if health.takes_work(iid) and (turn or doubtful):
                 self._ask(iid, self._look_after)
 
@@ -285,7 +289,11 @@ class Monitor:
     async def _probe(self, iid: str) -> Probed:
         probed = await self._prober.health(self._clients[iid])
         self._telemetry.probed(Probe.HEALTH, RESULTS[probed.result])
-        (self._well.add if probed.result is Result.WELL else self._well.discard)(iid)
+        if probed.result is Result.WELL:
+            self._well.add(iid)
+            self._strangers.discard(iid)
+        else:
+            self._well.discard(iid)
         return probed
 
     def _partner(self, iid: str) -> str | None:

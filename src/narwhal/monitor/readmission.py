@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # A partner may be at fault itself, which says nothing of the engine: so another one is asked.
 _MOST_PARTNERS = 3
 
+_AS_IS = 'readmit it as it is (--same-process; over HTTP, "same_process": true)'
+
 DRAINED_ANEW = "it was taken out of service again while it was checked"
 
 
@@ -155,8 +157,8 @@ class Readmission:
         if before is None or now is None:
             return (
                 "it does not say when its process started (process_start_time_seconds in "
-                "/metrics), so whether it was restarted is not known: readmit it with "
-                '"same_process": true if that does not matter'
+                "/metrics), so whether it was restarted is not known: if that does not matter, "
+                f"{_AS_IS}"
             )
         if now > before:
             return None
@@ -167,7 +169,7 @@ class Readmission:
                 f"its process started at {now:.3f} (Unix time), before the one that was drained "
                 f"({before:.3f})"
             )
-        return f'{found}: restart it, or readmit it with "same_process": true'
+        return f"{found}: restart it, or {_AS_IS}"
 
     async def _contract(self) -> str | None:
         differs = await self._identities.differs(self.iid, self._said)
