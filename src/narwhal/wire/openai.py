@@ -10,6 +10,7 @@ import msgspec
 from narwhal.model import InvalidRequest, Route, UnknownModel
 from narwhal.wire.errors import error_body, error_event
 from narwhal.wire.fields import (
+    MOST_TOKENS,
     first_byte,
     is_null,
     parse_object,
@@ -149,9 +150,10 @@ def _read_include_usage(fields: Fields, *, stream: bool) -> bool:
 def _read_max_tokens(route: Route, fields: Fields) -> int | None:
     for name in ("max_tokens", "max_completion_tokens"):
         bound = read_integer(fields, name)
-        if bound is not None and bound < 1:
+        if bound is not None and not 1 <= bound <= MOST_TOKENS:
+            limit = "at least 1" if bound < 1 else f"at most {MOST_TOKENS}"
             got = shorten(str(bound))
-            raise InvalidRequest(f"{name!r} must be at least 1, got {got}.", param=name)
+            raise InvalidRequest(f"{name!r} must be {limit}, got {got}.", param=name)
     if route is Route.CHAT:
         newer = read_integer(fields, "max_completion_tokens")
         if newer is not None:
