@@ -259,11 +259,11 @@ class Http1(H11Protocol):
             self.wire.server.limit_fired(refusal.limit)
         stream, self.stream = self.stream, None
         if stream is not None:
-            started = stream.response_started
-            stream.lose()
-            if started:
+            if stream.response_started:
+                stream.lose()
                 self.wire.abort()
                 return
+            stream.refuse(refusal.status)
         self.wire.last_answer(refusal_bytes(refusal))
 
     def response_done(self, *, last: bool) -> None:
