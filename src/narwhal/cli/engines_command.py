@@ -11,6 +11,7 @@ import click
 from narwhal.cli.engines_call import Caller
 from narwhal.cli.reach import reach_options
 from narwhal.cli.running import fail
+from narwhal.model.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -113,7 +114,7 @@ def readmit(*, iids: tuple[str, ...], reach: Reach, form: str, same_process: boo
             click.echo(json.dumps(answer))
         elif status == 200:  # noqa: PLR2004 - OK
             passed = ", ".join(answer["passed"])
-            click.echo(f"{iid} serves again; passed: {passed}")
+            click.echo(visible(f"{iid} serves again; passed: {passed}"))
         if status != 200:  # noqa: PLR2004 - OK
             raise fail(*_refusal(iid, answer))
 
@@ -165,7 +166,7 @@ def _show(states: list[dict[str, Any]], form: str) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  ".join(cells).rstrip())
+        click.echo(visible("  ".join(cells).rstrip()))
 
 
 def _row(state: dict[str, Any]) -> tuple[str, ...]:

@@ -1,0 +1,93 @@
+"""What the commands have in common: a line that is printed is one, and tells a terminal nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from narwhal.cli import main
+from narwhal.cli.check_report import as_text
+from narwhal.cli.engines_call import Caller
+from narwhal.cli.running import fail, set_up_logging
+from narwhal.preflight import Finding, Gate, Grade, Report
+
+EVIL = "x\x1b[2J\x9b31m\x07\u202e\nnarwhal-trio: forged"
+
+
+def is_harmless(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n")) and "\nnarwhal-trio: f" not in text
+
+
+def run(*arguments: str) -> str:
+    """What is printed, as a terminal gets it."""
+    done = CliRunner().invoke(main, arguments, color=True)
+    return done.output
+
+
+def test_a_line_of_the_log_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "level", logging.INFO)
+    set_up_logging("info")
+    logger = logging.getLogger("narwhal.test")
+    logger.warning("engine d0: %s", EVIL)
+    try:
+        int("why")
+    except ValueError:
+        logger.exception("failed: %s", EVIL)
+    first, second, *traceback = capsys.readouterr().err.splitlines()
+    assert "WARNING narwhal.test: engine d0: x [2J 31m   narwhal-trio: forged" in first
+    assert "ERROR narwhal.test: failed: x" in second
+    assert is_harmless(first + second)
+    assert traceback[0].startswith("Traceback")
+    assert traceback[-1].startswith("ValueError: ")
+
+
+def test_reasons_to_fail() -> None:
+    @click.command()
+    def command() -> None:
+        raise fail(f"/narwhal/lifecycle says {EVIL}")
+
+    done = CliRunner().invoke(command, color=True)
+    assert done.exit_code == 1
+    assert is_harmless(done.output)
+    assert done.output.startswith("narwhal-trio: /narwhal/lifecycle says x [2J")
+
+
+def test_what_an_engine_says_in_a_preflight() -> None:
+    finding = Finding(
+        gate=Gate.IDENTITY, grade=Grade.FAIL, subject="d0", seen=EVIL, expected=EVIL, advice=EVIL
+    )
+    text = as_text(
+        Report(findings=(finding,), limits=(), calibration=None, seconds=1.0),
+        interrupted=False,
+        verbose=True,
+    )
+    assert is_harmless(text)
+    assert "  seen      x [2J 31m" in text
+
+
+def test_what_a_router_says_of_its_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"role": "decode", "state": "held", "residents": 0, "ready_to_stop": True}
+    state = {"iid": "d0", **fields, "drain": None, "reason": EVIL}
+    answers = {"GET": (200, {"engines": [state]}), "POST": (200, {"engine": {}, "passed": [EVIL]})}
+    monkeypatch.setattr(
+        Caller, "_call", lambda _self, _path, order=None: answers["POST" if order else "GET"]
+    )
+    for words in (["list"], ["readmit", "d0"]):
+        assert is_harmless(run("engines", *words))
+    assert json.loads(run("engines", "list", "--format", "json")) == [state]
+
+
+def test_the_name_of_a_journal(tmp_path: Path) -> None:
+    journal = tmp_path / EVIL.replace("/", "")
+    journal.write_bytes(b"")
+    for form in ("table", "json"):
+        assert is_harmless(run("report", str(journal), "--format", form))
+    assert is_harmless(run("report", str(tmp_path / f"{EVIL}, missing")))
