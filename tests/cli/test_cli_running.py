@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -91,3 +93,21 @@ def test_the_name_of_a_journal(tmp_path: Path) -> None:
     for form in ("table", "json"):
         assert is_harmless(run("report", str(journal), "--format", form))
     assert is_harmless(run("report", str(tmp_path / f"{EVIL}, missing")))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("words", [["config", "example"], ["report", "-"]])
+def test_output_that_finds_no_room_is_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(  # noqa: S603 - our own command
+            [sys.executable, "-m", "narwhal", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "narwhal-trio: the output cannot be written: No space left on device; make room for it"
+    ]

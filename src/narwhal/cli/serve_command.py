@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -219,7 +220,8 @@ async def _serve(
             await nursery.start(until_signalled, drain, nursery.cancel_scope)
             for server, listeners in servers:
                 await nursery.start(server.serve, listeners)
-            _greet(config, opening.urls, saved)
+            with suppress(OSError):  # a full disk or a pipe that was closed: it is a courtesy
+                _greet(config, opening.urls, saved)
             manager.ready(f"serving {config.model}")
             await manager.keep_alive()
 
