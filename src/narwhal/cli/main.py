@@ -19,21 +19,25 @@ from narwhal.cli.running import fail
 from narwhal.cli.serve_command import serve
 from narwhal.cli.simulate_command import simulate_group
 from narwhal.cli.top_command import top
+from narwhal.cli.variables import blame_variable, name_variables
 from narwhal.model.version import __version__
-
-# Any option can come from the environment, as containers have it: NARWHAL_TRIO_SERVE_PORT=8000.
-_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "NARWHAL_TRIO"}
 
 # What a file that output is redirected to can have, and no other call of a command runs into.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class _Commands(click.Group):
-    """Says in a line that output found no room. A closed pipe is click's, and said by nobody."""
+    """Says in a line that output found no room. A closed pipe is click's, and said by nobody.
+
+    What is wrong with a value of the environment is said of its variable.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.BadParameter as error:
+            blame_variable(error)
+            raise
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
@@ -42,7 +46,7 @@ class _Commands(click.Group):
             ) from None
 
 
-@click.group(cls=_Commands, context_settings=_SETTINGS)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="narwhal-trio")
 def main() -> None:
     """Route LLM requests over engines that split prefill from decode."""
@@ -59,3 +63,5 @@ main.add_command(engines_group)
 main.add_command(config_group)
 main.add_command(simulate_group)
 main.add_command(completion)
+
+name_variables(main)
