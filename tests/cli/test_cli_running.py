@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import subprocess
@@ -11,8 +12,11 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
+from rich.live import Live
 
 from narwhal.cli import main
+from narwhal.cli.check_live import Progress
 from narwhal.cli.check_report import as_text
 from narwhal.cli.engines_call import Caller
 from narwhal.cli.running import fail, set_up_logging
@@ -66,6 +70,11 @@ def test_what_an_engine_says_in_a_preflight() -> None:
     finding = Finding(
         gate=Gate.IDENTITY, grade=Grade.FAIL, subject="d0", seen=EVIL, expected=EVIL, advice=EVIL
     )
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
+    live = Live(console=console, auto_refresh=False)
+    Progress(live).finding(finding)
+    console.print(live.renderable)
+    assert is_harmless(console.file.getvalue())  # type: ignore[attr-defined]  # a StringIO
     text = as_text(
         Report(findings=(finding,), limits=(), calibration=None, seconds=1.0),
         interrupted=False,

@@ -300,8 +300,12 @@ def test_it_outlives_the_router() -> None:
     assert (frames[4].rates, frames[5].rates and frames[5].rates.received) == (None, 9.0)
 
 
-def test_what_is_no_terminal_gets_one_frame_after_the_other() -> None:
-    console = Console(file=io.StringIO(), width=100)
+@pytest.mark.parametrize("dumb", [False, True])
+def test_what_cannot_be_drawn_on_in_place_gets_one_frame_after_the_other(
+    dumb: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb" if dumb else "xterm")
+    console = Console(file=io.StringIO(), width=100, force_terminal=dumb)
     script = Script([at(float(n), n) for n in range(9)])
 
     async def body() -> None:

@@ -116,8 +116,8 @@ class Watch:
 
 
 async def watch(watched: Watch, console: Console) -> None:
-    """Draw until cancelled: in place on a terminal, else one frame below the other."""
-    if not console.is_terminal:
+    """Draw until cancelled: in place on a terminal that can, else one frame below the other."""
+    if not console.is_terminal or console.is_dumb_terminal:
         await _show(watched, console, lambda frame: console.print(frame, ""))
     with Live(console=console, auto_refresh=False, screen=True) as live:
         await _show(watched, console, partial(live.update, refresh=True))
