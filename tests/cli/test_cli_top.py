@@ -397,7 +397,11 @@ def test_errors_say_what_to_do() -> None:
     server = Served(status=401, body=b"{}")
     with served(server) as url:
         assert "it asks for a token (401); give the name" in said("--once", "--url", url)
-        server.status = 404
+        server.status, server.body = 403, b'{"error": {"message": "Use the address."}}'
+        assert "Use the address. (403)" in said("--once", "--url", url)
+        server.body = b"<html>"
+        assert "it asks for a token (403)" in said("--once", "--url", url)
+        server.status, server.body = 404, b"{}"
         assert f"no router of this kind ({PATH}: 404)" in said("--once", "--url", url)
         server.status = 200
         assert f"no router of this kind ({PATH})" in said("--once", "--url", url)

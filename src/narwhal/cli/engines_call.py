@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 
+from narwhal.cli.reach import reason_of
 from narwhal.cli.running import fail
 
 if TYPE_CHECKING:
@@ -61,11 +62,9 @@ class Caller:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> click.exceptions.Exit:
-        reason = getattr(error, "reason", error)
-        text = getattr(reason, "strerror", None) or str(reason) or type(error).__name__
         return fail(
-            f"no router at {self._url}: {text}; say where it is with --url, or start it with "
-            "`narwhal-trio serve`"
+            f"no router at {self._url}: {reason_of(error)}; say where it is with --url, or start "
+            "it with `narwhal-trio serve`"
         )
 
     def _denied(self, body: dict[str, Any]) -> click.exceptions.Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,23 @@ class Reach:
             files = ", ".join(each for each in (self.ca_file, self.cert_file) if each)
             raise fail(f"--ca-file, --cert-file: {files}: {error}") from error
         return context
+
+
+def reason_of(error: Exception) -> str:
+    """Why a router could not be asked, for people."""
+    reason = getattr(error, "reason", error)
+    text = getattr(reason, "strerror", None) or str(reason) or type(error).__name__
+    if "CERTIFICATE_REQUIRED" in text:
+        return "it asks for a certificate; give one with --cert-file"
+    return text
+
+
+def message_in(body: bytes) -> str:
+    """What an error of the router says, if that is one."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def reach_options(command: Callable[..., None]) -> Callable[..., None]:
