@@ -33,7 +33,7 @@ from narwhal.cli.top_call import PATH, StateCall, Unreachable
 from narwhal.cli.top_command import Watch, watch
 from narwhal.cli.top_rates import History, median_and_most
 from narwhal.cli.top_state import State, parse_state
-from narwhal.cli.top_view import Frame, draw
+from narwhal.cli.top_view import Frame, draw, fitted
 
 from processes import PATIENCE_S
 
@@ -124,6 +124,38 @@ def frame(**changes: Any) -> Frame:
 
 
 # Frames
+
+
+def crowd(engines: int, *, ill: frozenset[int] = frozenset(), **changes: Any) -> Frame:
+    """A frame of a fleet of `engines`, named by number; `ill` ones are out of service."""
+    one = STATE["engines"][0] | {"state": "serving", "reason": "", "suspicion": "trusted"}
+    fleet = [
+        one | {"iid": f"e{n:03}", "state": "ejected" if n in ill else "serving"}
+        for n in range(engines)
+    ]
+    return frame(engines=fleet, **changes)
+
+
+@pytest.mark.parametrize("width", [60, 90, 200])
+@pytest.mark.parametrize("height", [24, 50, 100])
+def test_a_fleet_is_shown_as_far_as_it_fits(width: int, height: int) -> None:
+    ill = frozenset({0, 40, 63})
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
+    console.print(fitted(crowd(64, ill=ill, alerts=[]), console))
+    text = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
+    shown = sum(line.startswith("e0") for line in text.splitlines())
+    assert "moves" in text, "what stands below the engines is there"
+    if shown < 64:
+        assert f"and {64 - shown} more" in " ".join(text.split())
+    assert len(text.splitlines()) <= height
+    assert shown == 64 or len(text.splitlines()) >= height - 1
+    assert all(f"e{n:03}" in text for n in sorted(ill)[:shown])
+
+
+def test_a_fleet_that_fits_is_shown_whole() -> None:
+    console = Console(file=io.StringIO(), width=90, height=100, force_terminal=False)
+    console.print(fitted(crowd(64), console))
+    assert "more" not in console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
 
 
 def test_a_frame_says_what_the_state_says() -> None:
