@@ -223,6 +223,19 @@ def test_a_bound_of_thousands_of_digits_is_not_given_back_whole(name: str, value
     assert len(str(error)) < 200
 
 
+@pytest.mark.parametrize("message", [{"content": ""}, {"content": [{"text": "x"}] * 30_000}, 7])
+def test_endless_conversations_are_measured_without_a_look_at_each_message(message: Any) -> None:
+    endless = [*([{"role": "user"}] * 20_001), message]
+    told = parse(chat(messages=endless))
+    assert told.prompt_chars == len(bytes(told.fields["messages"]))
+    assert refusal(chat(messages={"a": endless})).param == "messages"
+
+
+def test_a_long_conversation_is_measured_message_by_message() -> None:
+    messages = [{"role": "user", "content": "x" * 10_000}] * 10_000
+    assert parse(chat(messages=messages)).prompt_chars == 100_000_000
+
+
 def test_an_escaped_name_is_the_same_name() -> None:
     body = rb'{"model":"m","prompt":"x","kv_transfer\u005fparams":{"a":1}}'
     with pytest.raises(InvalidRequest) as caught:
