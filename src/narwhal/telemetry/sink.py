@@ -62,6 +62,13 @@ class JournalFile:
         """Open the path anew at the next write, because a rotation renamed the file."""
         self._reopen = True
 
+    def removed(self) -> bool:
+        """Whether somebody removed the file: what is written to it now would be read by nobody."""
+        try:
+            return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
+        except OSError:  # it was closed meanwhile
+            return False
+
     def write(self, data: bytes) -> int:
         """Append whole lines; return how many of them reached the file complete.
 

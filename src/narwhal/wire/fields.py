@@ -32,7 +32,9 @@ _integer = msgspec.json.Decoder(int | None)
 _boolean = msgspec.json.Decoder(bool | None)
 _string = msgspec.json.Decoder(str)
 # What stands before a value in an object: its comma or brace, its key, its colon.
-_before_value = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\r\n]*:[ \t\r\n]*')
+_before_value = re.compile(
+    rb'[ \t\r\n]*[{,][ \t\r\n]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\r\n]*:[ \t\r\n]*'
+)
 
 
 def parse_object(body: bytes) -> Fields:
