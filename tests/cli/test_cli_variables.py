@@ -73,6 +73,18 @@ def test_a_bad_value_of_the_command_line_is_not() -> None:
     assert "'--port': 99999" in done.stderr
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])
+def test_numbers_are_finite(value: str) -> None:
+    floats = [each for _, each in options() if isinstance(each.type, click.types.FloatParamType)]
+    assert len(floats) > 10
+    for option in floats:
+        with pytest.raises(click.BadParameter):
+            option.type.convert(value, option, None)
+    told = run("top", "--once", "--interval", value).stderr
+    assert "--interval" in told
+    assert value in told
+
+
 @pytest.mark.parametrize("name", ["VERSION", "HELP"])
 def test_variables_that_containers_have_for_other_reasons(name: str) -> None:
     done = run("report", "-", **{f"NARWHAL_TRIO_{name}": "0.1.0"})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from narwhal.cli.engines_call import Caller
+from narwhal.cli.numbers import FiniteRange
 from narwhal.cli.reach import reach_options
 from narwhal.cli.running import fail
 from narwhal.model.text import visible
@@ -56,7 +57,7 @@ def list_engines(*, iids: tuple[str, ...], reach: Reach, form: str) -> None:
 @click.option("--all", "every", is_flag=True, help="The whole fleet, at once.")
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="SECONDS",
     help="When it should be done. Nothing is cut short then; it is shown as overdue, and --wait "
     "ends with 1.",

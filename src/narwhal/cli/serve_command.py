@@ -16,6 +16,7 @@ import trio
 
 from narwhal.app import open_router
 from narwhal.cli.doors import Doors, open_doors
+from narwhal.cli.numbers import FiniteRange
 from narwhal.cli.running import at_hangup, fail, fail_config, set_up_logging, until_signalled
 from narwhal.cli.service_manager import ServiceManager
 from narwhal.config import load_fleet
@@ -62,7 +63,7 @@ _LAST_PAGES_S = 0.1
 )
 @click.option(
     "--graceful-timeout",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     help="Override serving.graceful_timeout_s, in seconds.",
 )
 @click.option(

@@ -13,6 +13,7 @@ import trio
 from rich.console import Console
 from rich.live import Live
 
+from narwhal.cli.numbers import FiniteRange
 from narwhal.cli.reach import reach_options
 from narwhal.cli.running import fail
 from narwhal.cli.top_call import StateCall, Unreachable
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     "--interval",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     metavar="SECONDS",
     help="Between two looks.",
 )
