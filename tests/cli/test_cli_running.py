@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,9 @@ from narwhal.cli.check_live import Progress
 from narwhal.cli.check_report import as_text
 from narwhal.cli.engines_call import Caller
 from narwhal.cli.running import fail, set_up_logging
+from narwhal.cli.serve_command import allow_files
 from narwhal.preflight import Finding, Gate, Grade, Report
+from narwhal.testing import fleet_config
 
 EVIL = "x\x1b[2J\x9b31m\x07\u202e\nnarwhal-trio: forged"
 
@@ -120,3 +123,28 @@ def test_output_that_finds_no_room_is_one_line(words: list[str]) -> None:
     assert done.stderr.splitlines() == [
         "narwhal-trio: the output cannot be written: No space left on device; make room for it"
     ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised", "warned"),
+    [
+        ((1024, 1_048_576), [(1_048_576, 1_048_576)], False),
+        ((65_536, 65_536), [], False),
+        ((1024, 4096), [(4096, 4096)], True),
+        ((1024, resource.RLIM_INFINITY), [(resource.RLIM_INFINITY, resource.RLIM_INFINITY)], False),
+    ],
+)
+def test_a_router_may_open_as_many_files_as_it_is_let(
+    limits: tuple[int, int],
+    raised: list[tuple[int, int]],
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _which, new: done.append(new))
+    allow_files(fleet_config())
+    assert done == raised
+    assert ("may open 4096 files" in caplog.text) is warned
+    assert ("serving.max_client_connections" in caplog.text) is warned

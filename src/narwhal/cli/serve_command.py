@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import resource
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from narwhal.monitor import SavedState
     from narwhal.profiles import Profile
 
+logger = logging.getLogger("narwhal.cli")
+
+# Connections of operators, probes, the state and journal files, the event loop's own.
+_OTHER_FILES = 512
 # Pages that are being written when the last request has ended: they take microseconds.
 _LAST_PAGES_S = 0.1
 
@@ -115,6 +121,7 @@ def serve(
             resume=saved,
         )
         doors = Doors.of(config, host, port)
+        allow_files(config)
         calm_the_collector()
         serving = partial(_serve, keeps_journal=journal_file is not None)
         trio.run(serving, config, doors, router, saved)
@@ -181,6 +188,28 @@ def load_saved(config: FleetConfig) -> SavedState | None:
     if saved is not None:
         check_fits(saved, config, name=base_name(path))
     return saved
+
+
+def allow_files(config: FleetConfig) -> None:
+    """Let this process open as many files as it may, and warn if clients can use them up.
+
+    Shells and containers often start with 1024, for programs that cannot deal with more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # where the hard limit is not what it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    serving = config.serving
+    # A request that is served has a connection to an engine at a time, and may have a release leg.
+    needed = serving.max_client_connections + 2 * serving.max_connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        logger.warning(
+            "this process may open %d files, and clients can make it want %d: raise the limit "
+            "(ulimit -Hn, LimitNOFILE in a unit), or lower serving.max_client_connections",
+            soft,
+            needed,
+        )
 
 
 def calm_the_collector() -> None:
