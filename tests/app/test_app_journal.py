@@ -86,6 +86,28 @@ def test_a_rotation_at_the_very_end_is_made_good(tmp_path: Path) -> None:
     assert [row["event"] for row in rows(path)] == ["rotated", "router", "stop"]
 
 
+def test_a_file_that_was_removed_is_begun_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "journal"
+    lost: list[int] = []
+
+    async def main() -> None:
+        async with open_fleet() as fleet, opened(fleet, path) as router:
+            await router.complete(ASK)
+            await until(lambda: path.exists() and b'"request"' in path.read_bytes())
+            path.unlink()
+            await router.complete(ASK)
+            await until(lambda: path.exists() and b'"request"' in path.read_bytes())
+            path.unlink()
+            lost.append(router.telemetry.totals().journal_dropped)
+
+    run_seeded(main)
+    assert [row["event"] for row in rows(path)] == ["rotated", "router", "stop"]
+    assert rows(path)[-1]["dropped"] == lost[0] == 0
+    assert caplog.text.count("was removed") == 2
+
+
 def test_without_a_journal_there_is_nothing_to_reopen() -> None:
     async def main() -> None:
         async with open_fleet() as fleet, fleet.open_router() as router:

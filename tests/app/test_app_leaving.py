@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from narwhal.model import Phase, Terminal
+from narwhal.telemetry.kinds import Endpoint, StatusClass
 
 from stub_fleet import Play, good
 from worlds import Client, World, fleet_config, play
@@ -266,3 +267,34 @@ def test_a_thousand_clients_that_leave_at_random_leave_nothing() -> None:
         assert world.stubs.left_staged == 0 or world.router.telemetry.totals().kv_orphaned
 
     play(body, fleet_config(prefill=2, decode=2, max_attempts=2, max_connections=1000))
+
+
+UNREADABLE = {
+    "no chunk": (b"transfer-encoding: chunked\r\n\r\nxyz\r\n", 400),
+    "a chunk without its end": (b"transfer-encoding: chunked\r\n\r\n2\r\n{}..", 400),
+    "an endless chunk size": (b"transfer-encoding: chunked\r\n\r\n1;" + b"x" * 70_000, 431),
+    "a body that stops": (b"content-length: 100\r\n\r\n{", 408),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_client_that_the_server_answers_itself_has_not_left(what: str) -> None:
+    rest, status = UNREADABLE[what]
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        await client.stream.send_all(b"POST /v1/completions HTTP/1.1\r\nhost: r\r\n" + rest)
+        assert (await client.answer()).status == status
+        await trio.sleep(0.1)
+        row = world.row
+        assert (row.terminal, row.status, row.code) == (
+            Terminal.INVALID,
+            status,
+            "invalid_request",
+        )
+        metrics = world.router.telemetry.metrics
+        assert metrics.http_responses[Endpoint.COMPLETIONS, StatusClass.CLIENT].value == 1
+        assert metrics.http_responses[Endpoint.COMPLETIONS, StatusClass.NONE].value == 0
+        client.close()
+
+    play(body)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 import trio
 
+from narwhal.fleet import EngineState
 from narwhal.model import FailureClass, Limit, Phase
 from narwhal.net import ByteStream
 
@@ -58,3 +62,31 @@ def test_an_engine_that_does_not_let_the_last_connection_in_is_to_blame(
 
     limits = {"pool_timeout_s": 1.0, "first_token_timeout_s": 2.0, "tokenize": False}
     play(body, fleet_config(prefill_timeout_s=2.0, engine=limits))
+
+
+@pytest.mark.parametrize("starved", ["p0", "d0"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_a_router_that_can_open_no_more_connections_blames_no_engine(
+    starved: str, number: int
+) -> None:
+    async def body(world: World) -> None:
+        core = world.router.core
+
+        async def full(host: str, port: int) -> ByteStream:
+            await trio.lowlevel.checkpoint()
+            raise OSError(number, os.strerror(number))
+
+        pools = core.engines[starved].pools
+        for pool in (pools.data, pools.counting, pools.control):
+            pool._connect = full
+        for _ in range(5):
+            answer = await world.post(ASK)
+            assert (answer.status, answer.error["code"]) == (503, "local")
+            assert "file descriptors" in answer.error["message"]
+        await trio.sleep(10)
+        assert {row.attempts[0].failure for row in world.rows} == {FailureClass.LOCAL}
+        for phase in (Phase.PREFILL, Phase.DECODE):
+            assert not core.roster.trust.doubtful(starved, phase, trio.current_time())
+        assert core.roster.health.standings.state(starved) is EngineState.SERVING
+
+    play(body, fleet_config(prefill=1))

@@ -136,8 +136,11 @@ def test_both_listeners_speak_tls(engines: list[str], environ: None, tmp_path: P
         stream = ASK | {"stream": True}
         with httpx.stream("POST", f"{data}/v1/completions", json=stream, verify=trusting) as answer:
             assert answer.read().endswith(b"data: [DONE]\n\n")
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx.TransportError, match="certificate required"):
             httpx.get(f"{steering}/narwhal/state", verify=trusting)
+        for words in (["top", "--once"], ["engines", "list"]):
+            code, _, err = run(*words, "--url", steering, "--ca-file", ca)
+            assert (code, "give one with --cert-file" in err) == (1, True), err
         reach = ("--url", steering, "--ca-file", ca)
         code, out, err = run("engines", "list", *reach, "--cert-file", own)
         assert (code, err, "serving" in out) == (0, "", True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from processes import Command, run, write_fleet
+from processes import PATIENCE_S, Command, run, write_fleet
 
 pytestmark = pytest.mark.sockets
 
@@ -168,6 +171,30 @@ def test_a_second_signal_ends_at_once(engines: list[str], tmp_path: Path) -> Non
         code, _, err = command.end()
     assert code == 0
     assert "second signal" in err
+
+
+def test_a_greeting_that_finds_no_room_keeps_nobody_from_being_served(
+    engines: list[str], tmp_path: Path
+) -> None:
+    fleet = write_fleet(tmp_path / "fleet.json", engines)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = tmp_path / "log"
+    with Path("/dev/full").open("w") as full, log.open("w") as err:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", "narwhal", "serve", "--fleet", fleet, "--port", str(port)],
+            stdout=full,
+            stderr=err,
+        )
+    try:
+        while process.poll() is None:
+            with contextlib.suppress(httpx.ConnectError):
+                assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+                break
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0, log.read_text()
+    finally:
+        process.kill()
 
 
 # What cannot be served

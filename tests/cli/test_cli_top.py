@@ -33,7 +33,7 @@ from narwhal.cli.top_call import PATH, StateCall, Unreachable
 from narwhal.cli.top_command import Watch, watch
 from narwhal.cli.top_rates import History, median_and_most
 from narwhal.cli.top_state import State, parse_state
-from narwhal.cli.top_view import Frame, draw
+from narwhal.cli.top_view import Frame, draw, fitted
 
 from processes import PATIENCE_S
 
@@ -124,6 +124,38 @@ def frame(**changes: Any) -> Frame:
 
 
 # Frames
+
+
+def crowd(engines: int, *, ill: frozenset[int] = frozenset(), **changes: Any) -> Frame:
+    """A frame of a fleet of `engines`, named by number; `ill` ones are out of service."""
+    one = STATE["engines"][0] | {"state": "serving", "reason": "", "suspicion": "trusted"}
+    fleet = [
+        one | {"iid": f"e{n:03}", "state": "ejected" if n in ill else "serving"}
+        for n in range(engines)
+    ]
+    return frame(engines=fleet, **changes)
+
+
+@pytest.mark.parametrize("width", [60, 90, 200])
+@pytest.mark.parametrize("height", [24, 50, 100])
+def test_a_fleet_is_shown_as_far_as_it_fits(width: int, height: int) -> None:
+    ill = frozenset({0, 40, 63})
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
+    console.print(fitted(crowd(64, ill=ill, alerts=[]), console))
+    text = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
+    shown = sum(line.startswith("e0") for line in text.splitlines())
+    assert "moves" in text, "what stands below the engines is there"
+    if shown < 64:
+        assert f"and {64 - shown} more" in " ".join(text.split())
+    assert len(text.splitlines()) <= height
+    assert shown == 64 or len(text.splitlines()) >= height - 1
+    assert all(f"e{n:03}" in text for n in sorted(ill)[:shown])
+
+
+def test_a_fleet_that_fits_is_shown_whole() -> None:
+    console = Console(file=io.StringIO(), width=90, height=100, force_terminal=False)
+    console.print(fitted(crowd(64), console))
+    assert "more" not in console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
 
 
 def test_a_frame_says_what_the_state_says() -> None:
@@ -300,8 +332,12 @@ def test_it_outlives_the_router() -> None:
     assert (frames[4].rates, frames[5].rates and frames[5].rates.received) == (None, 9.0)
 
 
-def test_what_is_no_terminal_gets_one_frame_after_the_other() -> None:
-    console = Console(file=io.StringIO(), width=100)
+@pytest.mark.parametrize("dumb", [False, True])
+def test_what_cannot_be_drawn_on_in_place_gets_one_frame_after_the_other(
+    dumb: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb" if dumb else "xterm")
+    console = Console(file=io.StringIO(), width=100, force_terminal=dumb)
     script = Script([at(float(n), n) for n in range(9)])
 
     async def body() -> None:
@@ -393,7 +429,11 @@ def test_errors_say_what_to_do() -> None:
     server = Served(status=401, body=b"{}")
     with served(server) as url:
         assert "it asks for a token (401); give the name" in said("--once", "--url", url)
-        server.status = 404
+        server.status, server.body = 403, b'{"error": {"message": "Use the address."}}'
+        assert "Use the address. (403)" in said("--once", "--url", url)
+        server.body = b"<html>"
+        assert "it asks for a token (403)" in said("--once", "--url", url)
+        server.status, server.body = 404, b"{}"
         assert f"no router of this kind ({PATH}: 404)" in said("--once", "--url", url)
         server.status = 200
         assert f"no router of this kind ({PATH})" in said("--once", "--url", url)

@@ -250,7 +250,7 @@ SAME = "must be unique: engines"
         ([{}, {"role": 1}], ['engines[1] (e1).role must be one of "prefill", "decode", not 1']),
         (
             [{"attestation_url": "http://h/x?y"}],
-            ['engines[0] (e0).attestation_url must not have a query or a fragment: "http://h/x?y"'],
+            ["engines[0] (e0).attestation_url must not have a query or a fragment"],
         ),
         ([{}, {"pin": 1}], ["engines[1] (e1).pin must be true or false, not 1"]),
         ([{}, {"rol": 1}], ["engines[1] (e1).rol is not a known key; did you mean role?"]),
@@ -359,13 +359,18 @@ def test_keys_that_cannot_be_used(environ: dict[str, str], line: str) -> None:
 def test_secrets_in_the_wrong_place_are_not_repeated() -> None:
     lines = problems(
         {
-            **with_engines({"url": "http://user:hush@h:1"}, {"url": "http://h:1/x?u=@hush"}),
+            **with_engines(
+                {"url": "http://user:hush@h:1"},
+                {"url": "http://h:1/x?u=@hush"},
+                {"url": "http://h?k=hush"},
+            ),
             "engine": {"engine_api_key_env": "sk-hush"},
         }
     )
     assert [line.split(" must")[0] for line in lines] == [
         "engines[0] (e0).url",
         "engines[1] (e1).url",
+        "engines[2] (e2).url",
         "engine.engine_api_key_env",
     ]
     assert "hush" not in str(lines)

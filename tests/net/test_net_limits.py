@@ -279,3 +279,34 @@ def test_a_full_listener_is_told_of_and_serves_when_there_is_room() -> None:
         assert (await second.receive_some()).startswith(b"HTTP/1.1 200 ")
 
     in_world(echo, body, make=told)
+
+
+def test_many_small_chunks_let_others_have_their_turn() -> None:
+    sizes: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        more = True
+        while more:
+            message = await receive()
+            sizes.append(len(message["body"]))
+            more = message["more_body"]
+        await respond(send, b"done")
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        await client.send_all(CHUNKED)
+        await wait_all_tasks_blocked()
+        await client.send_all(b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n")
+        assert (await read_until(client, b"done")).startswith(b"HTTP/1.1 200 ")
+        assert sum(sizes) == 10_000
+        assert max(sizes) < 2000, "some reads may come together, but not all"
+        # A body of known length costs nothing by the piece, and is read as it comes.
+        sizes.clear()
+        await client.send_all(post(length=50_000))
+        await wait_all_tasks_blocked()
+        await client.send_all(b"x" * 50_000)
+        await read_until(client, b"done")
+        assert max(sizes) == 50_000
+        client.close()
+
+    in_world(app, body)

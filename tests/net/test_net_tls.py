@@ -259,6 +259,52 @@ def test_what_was_written_is_unknown_under_tls_and_so_not_sent_twice(contexts: C
     with_https_engine(contexts, script, body)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "alert"),
+    [
+        ("no certificate", "certificate required"),
+        ("an old version", "protocol version"),
+    ],
+)
+def test_a_peer_whose_handshake_fails_is_told_why(wrong: str, alert: str) -> None:
+    authority = trustme.CA()
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("n1").configure_cert(server_side)
+    client_side = ssl.create_default_context()
+    authority.configure_trust(client_side)
+    if wrong == "no certificate":
+        authority.configure_trust(server_side)
+        server_side.verify_mode = ssl.CERT_REQUIRED
+    else:
+        server_side.minimum_version = ssl.TLSVersion.TLSv1_3
+        client_side.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    async def main() -> None:
+        network = MemoryNetwork()
+        one, two = network.pair()
+        client = TlsStream(one, client_side, server_hostname="n1")
+        server = TlsStream(two, server_side, server_side=True)
+        told = []
+
+        async def ask() -> None:
+            try:
+                await client.send_all(GET)
+                await client.receive_some()
+            except trio.BrokenResourceError as error:
+                told.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            with pytest.raises(trio.BrokenResourceError, match="TLS: "):
+                await server.receive_some()
+            server.close()
+        assert alert in told[0]
+        client.close()
+        assert network.open_streams == 0
+
+    run(main)
+
+
 def test_the_server_serves_a_tls_listener(contexts: Contexts) -> None:
     schemes = []
 

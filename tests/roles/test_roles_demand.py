@@ -77,6 +77,27 @@ def test_a_prompt_beyond_what_was_measured_makes_it_incomplete() -> None:
     assert (found.overflow, found.complete) == (1, False)
 
 
+@pytest.mark.parametrize("known", ["memory", "measurements"])
+def test_what_no_engine_can_hold_is_no_work(known: str) -> None:
+    if known == "memory":
+        profile = attrs.evolve(PROFILE, kv_capacity_tokens=5120)
+    else:
+        decode = attrs.evolve(PROFILE.decode, kv_tokens=Range(1, 320))
+        profile = attrs.evolve(PROFILE, decode=decode, kv_capacity_tokens=None)
+    demand = DemandHistory(120.0, profile)
+    demand.begin(0.0)
+    demand.offered(600, 100, 1.0)
+    demand.offered(600, 4520, 1.0)
+    before = demand.over(120.0, 10.0)
+    assert before.complete
+    demand.offered(600, 4521, 1.0)
+    demand.offered(600, 2**31 - 1, 1.0)
+    found = demand.over(120.0, 10.0)
+    assert (found.arrivals, found.unsized, found.complete) == (4, 2, False)
+    assert found.tokens == pytest.approx(2 * before.tokens), "they count as the mean of the others"
+    assert found.context == before.context
+
+
 def test_beyond_it_a_prompt_costs_at_least_its_share_of_the_longest() -> None:
     curve = attrs.evolve(PROFILE.prefill, b=0.0, c=1.0, tokens=Range(1, 1000))
     flat = attrs.evolve(PROFILE, prefill=curve)

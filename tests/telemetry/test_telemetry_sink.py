@@ -217,3 +217,50 @@ def test_closing_twice_is_once_and_a_write_opens_again(file: JournalFile, path: 
     file.close()
     assert file.write(b"two\n") == 1
     assert path.read_bytes() == b"one\ntwo\n"
+
+
+def test_a_line_that_another_process_left_torn_spoils_no_other(
+    file: JournalFile, path: Path
+) -> None:
+    path.write_bytes(b"whole\nto")
+    file.open()
+    assert file.write(b"one\n") == 1
+    assert path.read_bytes() == b"whole\nto\none\n"
+
+
+def test_a_tear_stays_with_the_file_that_was_renamed(
+    file: JournalFile, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = with_disk(monkeypatch, Disk(2))
+    assert file.write(b"one\n") == 0
+    path.rename(path.with_suffix(".1"))
+    file.reopen()
+    disk.room = 100
+    assert file.write(b"two\n") == 1
+    assert path.read_bytes() == b"two\n"
+
+
+def test_a_pipe_that_nobody_reads_holds_nobody_up(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="a pipe that nobody reads"):
+        JournalFile(path).open()
+
+
+def test_a_reader_of_a_pipe_may_leave_and_another_come(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    file = JournalFile(path)
+    file.open()
+    assert file.write(b"one\n") == 1
+    os.close(reader)
+    assert file.write(b"two\n") == 0
+    assert file.write(b"three\n") == 0
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    assert file.write(b"four\n") == 1
+    assert os.read(reader, 100) == b"four\n"
+    assert file.errors == 2
+    assert "works again" in caplog.text
+    file.close()
+    os.close(reader)

@@ -75,6 +75,15 @@ def test_usage_on_every_chunk_passes_and_the_last_counts() -> None:
         assert decode.tokens == 2
 
 
+@pytest.mark.parametrize("count", [-1, 2**31, 10**400, 1.0, True, "7", None])
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
+def test_usage_that_cannot_be_is_no_usage(name: str, count: object) -> None:
+    wrong = {**usage_chunk(), "usage": {**USAGE, name: count}}
+    decode = stream()
+    run(decode, *completion_stream(" a"), event(wrong), DONE)
+    assert decode.usage is None
+
+
 @pytest.mark.parametrize("spaced", [True, False])
 def test_usage_that_is_null_on_every_chunk_is_no_usage(spaced: bool) -> None:
     chunk = {**completion_chunk("a"), "usage": None}

@@ -86,6 +86,7 @@ def test_absent_and_null_are_the_same() -> None:
         ({"max_tokens": 3}, 3),
         ({"max_completion_tokens": 4}, 4),
         ({"max_tokens": 3, "max_completion_tokens": 4}, 4),
+        ({"max_tokens": 2**31 - 1}, 2**31 - 1),
         ({"max_tokens": 3, "max_completion_tokens": None}, 3),
     ],
 )
@@ -184,6 +185,9 @@ def test_the_chat_route_needs_messages_and_the_other_a_prompt() -> None:
         ({"stream": True, "stream_options": {"deep": [[]] * 40}}, "stream_options"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": -5}, "max_tokens"),
+        ({"max_tokens": 2**31}, "max_tokens"),
+        ({"max_tokens": 10**400}, "max_tokens"),
+        ({"max_completion_tokens": 10**25}, "max_completion_tokens"),
         ({"max_tokens": True}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"max_tokens": "16"}, "max_tokens"),
@@ -212,10 +216,24 @@ def test_refused_on_both_routes(fields: dict[str, Any], param: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-def test_a_bound_of_thousands_of_digits_is_not_given_back_whole(name: str) -> None:
-    error = refusal(completion(**{name: -(10**4000)}))
+@pytest.mark.parametrize("value", [-(10**4000), 10**4000])
+def test_a_bound_of_thousands_of_digits_is_not_given_back_whole(name: str, value: int) -> None:
+    error = refusal(completion(**{name: value}))
     assert error.param == name
     assert len(str(error)) < 200
+
+
+@pytest.mark.parametrize("message", [{"content": ""}, {"content": [{"text": "x"}] * 30_000}, 7])
+def test_endless_conversations_are_measured_without_a_look_at_each_message(message: Any) -> None:
+    endless = [*([{"role": "user"}] * 20_001), message]
+    told = parse(chat(messages=endless))
+    assert told.prompt_chars == len(bytes(told.fields["messages"]))
+    assert refusal(chat(messages={"a": endless})).param == "messages"
+
+
+def test_a_long_conversation_is_measured_message_by_message() -> None:
+    messages = [{"role": "user", "content": "x" * 10_000}] * 10_000
+    assert parse(chat(messages=messages)).prompt_chars == 100_000_000
 
 
 def test_an_escaped_name_is_the_same_name() -> None:

@@ -299,7 +299,17 @@ def test_a_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{}", b'{"count":null}', b'{"count":1.5}', b'{"count":-1}', b"<html>"]
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"count":null}',
+        b'{"count":1.5}',
+        b'{"count":-1}',
+        b'{"count":2147483648}',
+        b"<html>",
+    ],
 )
 def test_no_count(body: bytes) -> None:
     with pytest.raises(EngineProtocolError, match="tokenize answer"):

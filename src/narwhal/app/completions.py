@@ -62,8 +62,15 @@ class CompletionHandler:
             self._check_head(headers, limit)
             return openai.parse_request(route, await read(), model=self._config.model)
 
+        def gone() -> None:
+            refused = extensions.get("narwhal.refused")
+            if refused is None:
+                life.client_gone()
+            else:
+                life.turned_away(refused)
+
         if on_gone is not None:
-            on_gone(life.client_gone)
+            on_gone(gone)
             await life.run(reply, ingress)
             return
         async with trio.open_nursery() as nursery:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from narwhal.cli.chart_axes import Axis, axis
+from narwhal.model.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -145,8 +146,7 @@ def _styles(panels: Sequence[Panel]) -> dict[str, _Style]:
 
 def xml_text(text: str) -> str:
     """`text` as it may stand in XML, which has no place for most control characters."""
-    kept = "".join(letter if letter.isprintable() else " " for letter in text)
-    return escape(kept)
+    return escape(visible(text))
 
 
 # The legend

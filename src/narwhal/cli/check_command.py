@@ -14,6 +14,7 @@ import trio
 
 from narwhal.cli.check_live import progress
 from narwhal.cli.check_report import as_json, as_text
+from narwhal.cli.numbers import FiniteRange
 from narwhal.cli.running import INTERRUPTED, until_signalled
 from narwhal.config import load_fleet
 from narwhal.engine import engine_clients
@@ -46,7 +47,7 @@ _CONNECTIONS = 8
     "wait_s",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="SECONDS",
     help="Wait that long for engines that still boot.",
 )
@@ -69,7 +70,7 @@ _CONNECTIONS = 8
     "lease_wait_s",
     default=LEASE_WAIT_S,
     show_default=True,
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="SECONDS",
     help="Watch a forgotten handoff that long, to see whether its lease ends when it should.",
 )

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from narwhal.cli.check_report import counted, worst_of
+from narwhal.model.text import visible
 from narwhal.preflight import Gate, Grade
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ class Progress:
             return gate.value, at, "", ""
         worst = worst_of(found)
         bad = next((each for each in found if each.grade is worst), found[0])
-        # Text of engines: rich is not to take it for its markup.
-        told = "" if worst is Grade.PASS else f"{bad.subject}: {bad.seen}".replace("[", r"\[")
+        # Text of engines: neither the terminal nor rich is to do what it says.
+        text = visible(f"{bad.subject}: {bad.seen}").replace("[", r"\[")
+        told = "" if worst is Grade.PASS else text
         colour = _COLOURS[worst]
         return gate.value, f"[{colour}]{worst.value}[/] {at}", counted(found), told
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from narwhal.cli.table import table
+from narwhal.model.text import visible
 from narwhal.preflight import Gate, Grade, count
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def as_text(report: Report, *, interrupted: bool, verbose: bool) -> str:
     lines += [*_limits(report.limits), ""]
     if report.calibration is not None:
         lines += [*_calibrated(report.calibration), ""]
-    return "\n".join([*lines, _verdict(report, interrupted=interrupted)])
+    return "\n".join(map(visible, [*lines, _verdict(report, interrupted=interrupted)]))
 
 
 def _gates(findings: Sequence[Finding]) -> list[str]:

@@ -11,6 +11,7 @@ import trio
 
 from narwhal.app import data_server, open_router
 from narwhal.cli.demo_load import DemoLoad
+from narwhal.cli.numbers import FiniteRange
 from narwhal.cli.running import listen, set_up_logging, until_signalled
 from narwhal.config import FleetConfig, parse_fleet
 from narwhal.emulator import EmulatedFleet, EngineSettings
@@ -44,12 +45,12 @@ GRACE_S = 2.0
 @click.option(
     "--load",
     metavar="RPS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Send this many requests a second and show a live table.",
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="End after this long instead of at Ctrl-C.",
 )
 def demo(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import trio
 
+from narwhal.cli.numbers import FiniteRange
 from narwhal.cli.running import fail, until_signalled
 from narwhal.emulator import (
     EmulatedFleet,
@@ -119,21 +120,21 @@ class _FaultText(click.ParamType[Fault]):
     "--noise",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(0.0, MOST_NOISE),
+    type=FiniteRange(0.0, MOST_NOISE),
     help="Standard deviation of each of these times, as a fraction of it.",
 )
 @click.option(
     "--speed",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Run the model of time this many times as fast.",
 )
 @click.option(
     "--lease",
     default=_DEFAULTS.lease_s,
     show_default=True,
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Seconds a prefilled KV cache waits for its decoder.",
 )
 @click.option(

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from narwhal.cli.engines_call import Caller
+from narwhal.cli.numbers import FiniteRange
 from narwhal.cli.reach import reach_options
 from narwhal.cli.running import fail
+from narwhal.model.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +57,7 @@ def list_engines(*, iids: tuple[str, ...], reach: Reach, form: str) -> None:
 @click.option("--all", "every", is_flag=True, help="The whole fleet, at once.")
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="SECONDS",
     help="When it should be done. Nothing is cut short then; it is shown as overdue, and --wait "
     "ends with 1.",
@@ -113,7 +115,7 @@ def readmit(*, iids: tuple[str, ...], reach: Reach, form: str, same_process: boo
             click.echo(json.dumps(answer))
         elif status == 200:  # noqa: PLR2004 - OK
             passed = ", ".join(answer["passed"])
-            click.echo(f"{iid} serves again; passed: {passed}")
+            click.echo(visible(f"{iid} serves again; passed: {passed}"))
         if status != 200:  # noqa: PLR2004 - OK
             raise fail(*_refusal(iid, answer))
 
@@ -165,7 +167,7 @@ def _show(states: list[dict[str, Any]], form: str) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  ".join(cells).rstrip())
+        click.echo(visible("  ".join(cells).rstrip()))
 
 
 def _row(state: dict[str, Any]) -> tuple[str, ...]:

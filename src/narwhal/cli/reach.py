@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,8 @@ def no_answer(error: Exception, url: str) -> tuple[str, str | None]:
         return why, "name the file (PEM) of who issued it with --ca-file"
     if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
         return "it does not speak TLS", "begin its --url with http:"
+    if "CERTIFICATE_REQUIRED" in str(reason):
+        return "it asks for a certificate", "give one with --cert-file"
     if isinstance(reason, http.client.RemoteDisconnected):
         why = "it closed the connection without an answer"
         if secure:
@@ -107,6 +110,14 @@ class Reach:
             files = ", ".join(each for each in (self.ca_file, self.cert_file) if each)
             raise fail(f"--ca-file, --cert-file: {files}: {error}") from error
         return context
+
+
+def message_in(body: bytes) -> str:
+    """What an error of the router says, if that is one."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def reach_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from narwhal.cli.moments import moment, span
+from narwhal.cli.numbers import FiniteRange
 from narwhal.cli.report_files import STDIN, read_journal
 from narwhal.cli.report_json import as_json
 from narwhal.cli.report_page import as_page
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from narwhal.telemetry.report import Figures
 
 _AS = {"table": as_text, "json": as_json, "html": as_page}
-_TARGET = click.FloatRange(min=0, min_open=True)
+_TARGET = FiniteRange(min=0, min_open=True)
 
 
 @click.command("report", short_help="Sum up journals: attainment, times, engines, failures.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import trio
 
+from narwhal.model.text import visible
 from narwhal.net import open_listeners
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ INTERRUPTED = 130
 def fail(*lines: str) -> click.exceptions.Exit:
     """Print the reasons on stderr; raise what it returns to exit with 1."""
     for line in lines:
-        click.echo(f"narwhal-trio: {line}", err=True)
+        click.echo(f"narwhal-trio: {visible(line)}", err=True)
     return click.exceptions.Exit(1)
 
 
@@ -34,11 +35,18 @@ def fail_config(error: ConfigError) -> click.exceptions.Exit:
     return fail(*error.problems)
 
 
+class _OneLine(logging.Formatter):
+    """A line for each event, whatever engines and clients have put into it; tracebacks follow."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return visible(super().formatMessage(record))
+
+
 def set_up_logging(level: str) -> None:
     """Log to stderr, a line for each event."""
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 async def listen(host: str, port: int, *, advice: str = "--host or --port") -> Sequence[Listener]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import resource
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ import trio
 from narwhal.app import open_router
 from narwhal.cli.certificates import Certificates
 from narwhal.cli.doors import Doors, open_doors
+from narwhal.cli.numbers import FiniteRange
 from narwhal.cli.running import at_hangup, fail, fail_config, set_up_logging, until_signalled
 from narwhal.cli.service_manager import ServiceManager
 from narwhal.config import read_fleet
@@ -36,8 +39,10 @@ if TYPE_CHECKING:
     from narwhal.monitor import SavedState
     from narwhal.profiles import Profile
 
-logger = logging.getLogger("narwhal.config")
+logger = logging.getLogger("narwhal.cli")
 
+# Connections of operators, probes, the state and journal files, the event loop's own.
+_OTHER_FILES = 512
 # Pages that are being written when the last request has ended: they take microseconds.
 _LAST_PAGES_S = 0.1
 
@@ -65,7 +70,7 @@ _LAST_PAGES_S = 0.1
 )
 @click.option(
     "--graceful-timeout",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     help="Override serving.graceful_timeout_s, in seconds.",
 )
 @click.option(
@@ -120,6 +125,7 @@ def serve(
             resume=saved,
         )
         doors = Doors.of(config, host, port)
+        allow_files(config)
         calm_the_collector()
         serving = partial(_serve, keeps_journal=journal_file is not None)
         trio.run(serving, config, doors, router, saved)
@@ -195,6 +201,28 @@ def load_saved(config: FleetConfig) -> SavedState | None:
     return saved
 
 
+def allow_files(config: FleetConfig) -> None:
+    """Let this process open as many files as it may, and warn if clients can use them up.
+
+    Shells and containers often start with 1024, for programs that cannot deal with more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # where the hard limit is not what it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    serving = config.serving
+    # A request that is served has a connection to an engine at a time, and may have a release leg.
+    needed = serving.max_client_connections + 2 * serving.max_connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        logger.warning(
+            "this process may open %d files, and clients can make it want %d: raise the limit "
+            "(ulimit -Hn, LimitNOFILE in a unit), or lower serving.max_client_connections",
+            soft,
+            needed,
+        )
+
+
 def calm_the_collector() -> None:
     """Let the garbage collector look less often, and not at what is there for good.
 
@@ -238,7 +266,8 @@ async def _serve(
             await nursery.start(until_signalled, drain, nursery.cancel_scope)
             for server, listeners in servers:
                 await nursery.start(server.serve, listeners)
-            _greet(config, opening.urls, saved)
+            with suppress(OSError):  # a full disk or a pipe that was closed: it is a courtesy
+                _greet(config, opening.urls, saved)
             manager.ready(f"serving {config.model}")
             await manager.keep_alive()
 

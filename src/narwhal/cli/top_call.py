@@ -8,7 +8,7 @@ from urllib.error import HTTPError, URLError
 
 import attrs
 
-from narwhal.cli.reach import no_answer
+from narwhal.cli.reach import message_in, no_answer
 from narwhal.cli.top_state import parse_state
 
 if TYPE_CHECKING:
@@ -39,13 +39,15 @@ class StateCall:
                 return parse_state(answer.read(_MOST_BYTES))
         except HTTPError as error:
             with error:
-                raise Unreachable(self._refused(error.code)) from None
+                raise Unreachable(self._refused(error.code, error.read(_MOST_BYTES))) from None
         except (URLError, OSError, http.client.HTTPException) as error:
             raise Unreachable("; ".join(filter(None, no_answer(error, self.asker.url)))) from error
         except ValueError:
             raise Unreachable(f"what answers there is no router of this kind ({PATH})") from None
 
-    def _refused(self, status: int) -> str:
+    def _refused(self, status: int, body: bytes) -> str:
+        if status == 403 and (said := message_in(body)):  # noqa: PLR2004 - FORBIDDEN
+            return f"{said} ({status})"
         if status in (401, 403):
             return (
                 f"it asks for a token ({status}); give the name of the environment variable that "

@@ -13,18 +13,17 @@ import trio
 from rich.console import Console
 from rich.live import Live
 
+from narwhal.cli.numbers import FiniteRange
 from narwhal.cli.reach import reach_options
 from narwhal.cli.running import fail
 from narwhal.cli.top_call import StateCall, Unreachable
 from narwhal.cli.top_rates import History
-from narwhal.cli.top_view import Frame, draw
+from narwhal.cli.top_view import Frame, draw, fitted
 from narwhal.cli.units import span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import NoReturn
-
-    from rich.console import RenderableType
 
     from narwhal.cli.reach import Reach
     from narwhal.cli.top_state import State
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     "--interval",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     metavar="SECONDS",
     help="Between two looks.",
 )
@@ -116,17 +115,15 @@ class Watch:
 
 
 async def watch(watched: Watch, console: Console) -> None:
-    """Draw until cancelled: in place on a terminal, else one frame below the other."""
-    if not console.is_terminal:
-        await _show(watched, console, lambda frame: console.print(frame, ""))
+    """Draw until cancelled: in place on a terminal that can, else one frame below the other."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        await _show(watched, lambda frame: console.print(draw(frame, console.width), ""))
     with Live(console=console, auto_refresh=False, screen=True) as live:
-        await _show(watched, console, partial(live.update, refresh=True))
+        await _show(watched, lambda frame: live.update(fitted(frame, console), refresh=True))
 
 
-async def _show(
-    watched: Watch, console: Console, show: Callable[[RenderableType], None]
-) -> NoReturn:
+async def _show(watched: Watch, show: Callable[[Frame], None]) -> NoReturn:
     while True:
         await watched.look()
-        show(draw(watched.frame(), console.width))
+        show(watched.frame())
         await trio.sleep(watched.interval_s)

@@ -16,7 +16,7 @@ from narwhal.telemetry.report import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from narwhal.cli.top_rates import Rates
     from narwhal.cli.top_state import Engine, Roles, State
@@ -44,8 +44,18 @@ class Frame:
     """The time of day since when, and for how long."""
 
 
-def draw(frame: Frame, width: int) -> RenderableType:
-    """The frame, for a terminal of `width` columns."""
+def fitted(frame: Frame, console: Console) -> RenderableType:
+    """The frame as it fits the terminal: in place nothing scrolls, so some engines are left out."""
+    whole = draw(frame, console.width)
+    over = len(console.render_lines(whole, pad=False)) - console.height
+    if over <= 0 or frame.state is None:
+        return whole
+    # One line more, which says that they are left out.
+    return draw(frame, console.width, most=max(1, len(frame.state.engines) - over - 1))
+
+
+def draw(frame: Frame, width: int, *, most: int | None = None) -> RenderableType:
+    """The frame, for a terminal of `width` columns; with `most` engines, if that is given."""
     parts: list[RenderableType] = [_head(frame)]
     if frame.trouble is not None:
         text = f"unreachable since {frame.since}: {printable(frame.trouble)}"
@@ -54,7 +64,7 @@ def draw(frame: Frame, width: int) -> RenderableType:
     if state is not None:
         old = "dim" if frame.trouble is not None else ""
         parts += _alerts(state)
-        parts += [_requests(state, frame.rates, old), Text(), _engines(state, width, old)]
+        parts += [_requests(state, frame.rates, old), Text(), _engines(state, width, old, most)]
         if state.roles is not None:
             parts += [Text(), *_roles(state.roles, old)]
     return Group(*parts)
@@ -153,7 +163,17 @@ def _limits(state: State, rates: Rates | None) -> str:
 # Engines
 
 
-def _engines(state: State, width: int, style: str) -> Table:
+def _chosen(state: State, most: int | None) -> list[Engine]:
+    """Those that are shown, in the fleet's order: not those with which all is well, if some."""
+    engines = list(state.engines)
+    if most is None or most >= len(engines):
+        return engines
+    well = sorted(engines, key=lambda each: (each.state, each.suspicion) == ("serving", "trusted"))
+    wanted = {each.iid for each in well[:most]}
+    return [each for each in engines if each.iid in wanted]
+
+
+def _engines(state: State, width: int, style: str, most: int | None) -> Table:
     table = Table(box=None, padding=(0, 1), pad_edge=False, style=style)
     wide, narrow = width >= _WIDE, width < _NARROW
     table.add_column("ENGINE", no_wrap=True, overflow="ellipsis", max_width=24)
@@ -167,7 +187,8 @@ def _engines(state: State, width: int, style: str) -> Table:
     if wide:
         table.add_column("PACE P/D", justify="right", no_wrap=True)
         table.add_column("NOTE", overflow="fold")  # the only one that gives way
-    for engine in state.engines:
+    chosen = _chosen(state, most)
+    for engine in chosen:
         cells: list[Text | str] = [
             *(printable(engine.iid), _role(engine), _standing(engine)),
             *(_legs(engine, phase) for phase in _PHASES),
@@ -177,6 +198,8 @@ def _engines(state: State, width: int, style: str) -> Table:
         if wide:
             cells += ["/".join(_pace(engine, phase) for phase in _PHASES), _note(engine)]
         table.add_row(*cells)
+    if left := len(state.engines) - len(chosen):
+        table.add_row(f"and {left} more", style="dim")
     return table
 
 

@@ -196,7 +196,8 @@ def _text_complaint(kind: TextKind, value: object) -> str | None:
         return f"must be text in quotes, not {shown(value)}"
     complaint = kind.complaint(value)
     # What may hold a password or a key by mistake is not repeated.
-    if complaint is None or kind.names_variable or "@" in value:
+    secret = "@" in value or (kind.from_environ and "?" in value)  # a password; a token in a query
+    if complaint is None or kind.names_variable or secret:
         return complaint
     return f"{complaint}{', not' if complaint.startswith('must be') else ':'} {shown(value)}"
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import outcome
 import trio
 
-from narwhal.model import ConnectFailed, EngineClosed, Limit, PoolExhausted
+from narwhal.model import ConnectFailed, EngineClosed, Limit, LocalError, PoolExhausted
 from narwhal.net.exchange import Exchange
+from narwhal.net.streams import CAPACITY_ERRNOS
 from narwhal.net.tls import TlsStream
 
 if TYPE_CHECKING:
@@ -101,8 +102,9 @@ class ConnectionPool:
         time from then on, opening it included, is the server's doing.
         `before_write` is called with a connection at hand, immediately before the first byte
         leaves, and again before a replay; what it raises ends the exchange unsent.
-        Raises `PoolExhausted` when no connection came free in time, `ConnectFailed`, and
-        `EngineClosed` when the connection died under the request. A cancel closes the connection.
+        Raises `PoolExhausted` when no connection came free in time, `LocalError` when this system
+        can open none, `ConnectFailed`, and `EngineClosed` when the connection died under the
+        request. A cancel closes the connection.
         """
         exchange = self.send_nowait(
             request, replayable=replayable, on_slot=on_slot, before_write=before_write
@@ -298,6 +300,8 @@ class ConnectionPool:
         try:
             stream = await self._connect(self.host, self.port)
         except OSError as error:
+            if error.errno in CAPACITY_ERRNOS:
+                raise LocalError(f"no connection to {self.name} can be made: {error}") from error
             raise ConnectFailed(f"cannot connect to {self.name}: {error}") from error
         if self._tls is None:
             return stream

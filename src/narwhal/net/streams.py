@@ -11,11 +11,17 @@ sockets in production talks to memory in virtual time, unchanged. The interface 
 
 from __future__ import annotations
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
 RECEIVE_BYTES = 32768
 """The most one receive asks for. Room for 64 KiB takes 2 us longer to come by, for every token."""
+
+
+CAPACITY_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""What accept(2), socket(2) and connect(2) report when this system, and not the peer, is the
+matter."""
 
 
 class ByteStream(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     import ssl
 
     from narwhal.net.certificates import ServerTls
+
+# Reads of what a peer whose handshake failed had sent already: its first request at the most.
+_MOST_UNREAD = 16
 
 
 class _TrioStream(trio.abc.Stream):
@@ -120,7 +124,26 @@ class TlsStream(ByteStream):
     ) -> trio.BrokenResourceError | trio.ClosedResourceError:
         if self._closed:
             return trio.ClosedResourceError("the connection was closed at this end")
+        self._say_why()
         return trio.BrokenResourceError(f"TLS: {error.__cause__ or error}")
+
+    def _say_why(self) -> None:
+        """Send the alert that OpenSSL has ready for the peer, as far as it goes without waiting.
+
+        Trio leaves it lying. Without it a client that shows no certificate, or speaks an old
+        version, is left to guess why the connection ended.
+        """
+        outgoing = getattr(self._ssl, "_outgoing", None)
+        alert = b"" if outgoing is None else outgoing.read()
+        if not alert:
+            return
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            self._inner.send_nowait(alert)
+            self._inner.send_eof()
+            # What is left unread when a connection is closed resets it, alert and all.
+            for _ in range(_MOST_UNREAD):
+                if not self._inner.receive_nowait():
+                    break
 
 
 class TlsListener(Listener):

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 BUCKETS = 120
 """Of the window: a second each by default. An estimate is off by one at the most."""
 
+# Where the size of an engine's memory is not known: so many times the tokens of the largest batch
+# that was measured are no one request's.
+_FAR_BEYOND = 16
+
 
 @attrs.frozen(kw_only=True)
 class Estimate:
@@ -72,7 +76,15 @@ class DemandHistory:
             self._begun = now
 
     def offered(self, prompt_tokens: int, output_tokens: int, now: float) -> None:
-        """A request of known size: `output_tokens` is what is expected of it."""
+        """A request of known size: `output_tokens` is what is expected of it.
+
+        One that no engine can hold is work for no split, whatever it asks for: it counts as if
+        its size were not known. Or else a client that asks for a billion tokens, and gets none,
+        would have every engine decode.
+        """
+        if self._profile is not None and not _holds(self._profile, prompt_tokens + output_tokens):
+            self.unsized(now)
+            return
         bucket = self._bucket(now)
         bucket.arrivals += 1
         bucket.tokens += output_tokens
@@ -128,6 +140,14 @@ class DemandHistory:
     def _forget(self, now: float) -> None:
         while self._buckets and self._buckets[0].begins + self._width <= now - self._window_s:
             self._buckets.popleft()
+
+
+def _holds(profile: Profile, tokens: int) -> bool:
+    """Whether one engine can hold a request of so many tokens, as far as anything is known."""
+    measured = profile.decode.kv_tokens
+    if profile.kv_capacity_tokens is not None or measured is None:
+        return profile.fits_memory(tokens)
+    return tokens <= _FAR_BEYOND * measured.high
 
 
 def prefill_price(profile: Profile, tokens: int) -> float:

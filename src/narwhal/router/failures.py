@@ -20,6 +20,7 @@ from narwhal.model import (
     LocalError,
     NoEngine,
     Phase,
+    ResponseTooLarge,
     StreamFailed,
 )
 from narwhal.retry import classify_status
@@ -112,12 +113,15 @@ def from_error(
         )
     if isinstance(error, LocalError):
         limit = Limit.POOL if error.code == "pool_exhausted" else None
-        what = (
-            f"{_WHAT[Limit.POOL]} {limit_text(config, Limit.POOL)}"
-            if limit
-            else f"The answer is larger than {config.serving.max_response_bytes} bytes "
-            "(serving.max_response_bytes)"
-        )
+        if limit:
+            what = f"{_WHAT[Limit.POOL]} {limit_text(config, Limit.POOL)}"
+        elif isinstance(error, ResponseTooLarge):
+            what = (
+                f"The answer is larger than {config.serving.max_response_bytes} bytes "
+                "(serving.max_response_bytes)"
+            )
+        else:
+            what = "The router can open no more connections: its file descriptors have run out"
         return Failure(
             phase=phase,
             failure=FailureClass.LOCAL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from narwhal.router.core import Core
     from narwhal.telemetry import JournalFile
     from narwhal.telemetry.rows import Row
+
+logger = logging.getLogger(__name__)
 
 # Rows are in the file within a quarter of a second; a batch is what one core routes in about
 # half a second, a megabyte or two of text.
@@ -60,7 +63,11 @@ class JournalWriter:
                 self._unsure = len(rows)
                 self._written.clear()
                 await trio.to_thread.run_sync(
-                    self._write, encode(rows), abandon_on_cancel=True, limiter=alone
+                    self._write,
+                    encode(rows),
+                    encode([self._head(rotated=True)]),
+                    abandon_on_cancel=True,
+                    limiter=alone,
                 )
                 self._count_lost()
 
@@ -78,17 +85,24 @@ class JournalWriter:
         self._unsure = len(rows)
         if not stuck:
             self._written.clear()
-            thread = threading.Thread(target=self._write_last, args=(encode(rows),), daemon=True)
+            texts = encode(rows), encode([self._head(rotated=True)])
+            thread = threading.Thread(target=self._write_last, args=texts, daemon=True)
             thread.start()
             self._written.wait(_LAST_WRITE_S)
         self._count_lost()
 
-    def _write(self, data: bytes) -> None:
-        self._kept = self._file.write(data)
+    def _write(self, data: bytes, head: bytes) -> None:
+        """Write rows. If somebody has removed the file, they go to a new one, below `head`."""
+        if self._file.removed():
+            logger.warning("journal: its file was removed; going on in a new one of that name")
+            self._file.reopen()
+            self._kept = max(0, self._file.write(head + data) - 1)
+        else:
+            self._kept = self._file.write(data)
         self._written.set()
 
-    def _write_last(self, data: bytes) -> None:
-        self._write(data)
+    def _write_last(self, data: bytes, head: bytes) -> None:
+        self._write(data, head)
         self._file.close()
 
     def _count_lost(self) -> None:

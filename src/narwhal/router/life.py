@@ -53,7 +53,8 @@ class RequestLife:
     request holds no seat, place, reservation or engine connection; it is left at the latest
     `RESPOND_BOUND_S` after the deadline `arrival + serving.request_timeout_s`.
 
-    `run` belongs to one task. `client_gone` and `shut_down` may be called from any other.
+    `run` belongs to one task. `client_gone`, `turned_away` and `shut_down` may be called from any
+    other.
     """
 
     def __init__(
@@ -104,6 +105,11 @@ class RequestLife:
         """The client left: end the request now. A call after its end does nothing."""
         self._gone = True
         self._stop(outcomes.client_closed(), "the client closed the connection")
+
+    def turned_away(self, status: int) -> None:
+        """The server could not read the body to its end, and answered `status` itself."""
+        self._gone = True
+        self._stop(outcomes.unreadable(status), "the body cannot be read")
 
     def shut_down(self) -> None:
         """The router stops waiting for this request: end it with an error that says so."""

@@ -208,6 +208,17 @@ def client_closed() -> Outcome:
     )
 
 
+def unreadable(status: int) -> Outcome:
+    """The server answered by itself: the body came too slowly, or was not framed as HTTP is."""
+    return Outcome(
+        terminal=Terminal.INVALID,
+        status=status,
+        code="invalid_request",
+        message="The body of the request could not be read to its end.",
+        error_type="invalid_request_error",
+    )
+
+
 @cache
 def caller_cancelled() -> Outcome:
     """A cancel scope of the embedding application ended the request."""

@@ -160,6 +160,7 @@ class Router:
             telemetry=self._telemetry,
         )
         self._running = False
+        self._traces_go_out = True
 
     @property
     def telemetry(self) -> Telemetry:
@@ -275,8 +276,11 @@ class Router:
         with trio.move_on_after(_LAST_WORDS_S, shield=True):
             await core.lives.wait_empty()
             await core.errands.wait_done()
-            if self._tracing is not None:
+            if self._tracing is not None and self._traces_go_out:
+                # A collector that says nothing is waited for once, and not by `drain` and by this.
+                self._traces_go_out = False
                 await self._tracing.flush()
+                self._traces_go_out = True
         for life in core.lives:
             life.cut()
         with trio.move_on_after(_CUT_S, shield=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import stat
 import threading
 
 from narwhal.model import ConfigError
@@ -50,9 +52,8 @@ class JournalFile:
         try:
             self._open()
         except OSError as error:
-            reason = error.strerror or str(error)
             msg = (
-                f"journal: {self._path!r} cannot be opened for appending ({reason}); "
+                f"journal: {self._path!r} cannot be opened for appending ({_reason(error)}); "
                 "name a file in an existing folder that the router may write to"
             )
             raise ConfigError([msg]) from error
@@ -61,18 +62,24 @@ class JournalFile:
         """Open the path anew at the next write, because a rotation renamed the file."""
         self._reopen = True
 
+    def removed(self) -> bool:
+        """Whether somebody removed the file: what is written to it now would be read by nobody."""
+        try:
+            return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
+        except OSError:  # it was closed meanwhile
+            return False
+
     def write(self, data: bytes) -> int:
         """Append whole lines; return how many of them reached the file complete.
 
-        A full disk can take part of a line. The next write then starts on a new line, so that
-        exactly one line of the file is not JSON. With another write stuck, nothing is written.
+        A full disk can take part of a line, and a router that was killed can have left one. The
+        next write then starts on a new line, so that exactly one line of the file is not JSON.
+        With another write stuck, nothing is written.
         """
         if not self._lock.acquire(timeout=_BUSY_WAIT_S):
             return 0
         try:
-            lead = b"\n" if self._torn else b""
-            written = self._append(lead + data) - len(lead)
-            return data.count(b"\n", 0, max(written, 0))
+            return self._append(data)
         finally:
             self._lock.release()
 
@@ -86,25 +93,34 @@ class JournalFile:
 
     def _open(self) -> None:
         if self._reopen:
-            self._reopen = False
+            self._reopen = self._torn = False
             self._release()
         if self._fd < 0:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            # Without waiting for somebody to read, should it be a pipe: nobody may ever come.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
             self._fd = os.open(self._path, flags, 0o640)
+            os.set_blocking(self._fd, True)
+            torn = _is_torn(self._path, self._fd)
+            self._torn = self._torn if torn is None else torn
 
     def _append(self, data: bytes) -> int:
-        written = 0
+        """Return how many lines of `data` are in the file."""
+        lead = written = 0
         try:
             self._open()
-            while written < len(data):  # one round, unless the disk is filling up
-                written += os.write(self._fd, data[written:])
+            lead = int(self._torn)
+            text = b"\n" * lead + data
+            while written < len(text):  # one round, unless the disk is filling up
+                written += os.write(self._fd, text[written:])
         except OSError as error:
             self._failed(error)
         else:
             self._recovered()
-        if written:
-            self._torn = data[written - 1] != ord("\n")
-        return written
+        if written > lead:
+            self._torn = data[written - lead - 1] != ord("\n")
+        elif written:
+            self._torn = False
+        return data.count(b"\n", 0, max(written - lead, 0))
 
     def _failed(self, error: OSError) -> None:
         self._errors += 1
@@ -112,7 +128,7 @@ class JournalFile:
             logger.warning(
                 "journal: writing to %s fails (%s); rows are lost and counted until it works again",
                 self._path,
-                error.strerror or error,
+                _reason(error),
             )
         self._failing = True
         self._release()
@@ -130,3 +146,22 @@ class JournalFile:
                 os.close(fd)
             except OSError as error:
                 logger.warning("journal: closing %s failed (%s)", self._path, error.strerror)
+
+
+def _is_torn(path: str, fd: int) -> bool | None:
+    """Whether the last line of the file is not complete; None if the file does not say."""
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        with open(path, "rb") as file:  # noqa: PTH123 - `fd` is for writing alone
+            file.seek(max(0, found.st_size - 1))
+            return file.read(1) not in (b"", b"\n")
+    except OSError:  # it may be written, and not read
+        return None
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ENXIO:
+        return "it is a pipe that nobody reads"
+    return error.strerror or str(error)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import msgspec
 
 from narwhal.model import ResponseTooLarge, Route, StreamFailed
 from narwhal.wire.errors import parse_engine_error
+from narwhal.wire.fields import MOST_TOKENS
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 DONE: Final = b"[DONE]"
 """The data of the event that ends a stream that went well."""
@@ -80,14 +84,16 @@ def is_usage_only(chunk: Chunk) -> bool:
 
 
 def read_usage(chunk: Chunk) -> Usage | None:
-    """The usage in a chunk, if it counts prompt and completion."""
+    """The usage in a chunk, if it counts prompt and completion, in numbers that can be."""
     usage = chunk.get("usage")
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if type(prompt) is not int or type(completion) is not int:
-        return None
-    return Usage(prompt, completion)
+    return Usage(prompt, completion) if _is_count(prompt) and _is_count(completion) else None
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= MOST_TOKENS
 
 
 def malformed(why: str) -> StreamFailed:

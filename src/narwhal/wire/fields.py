@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Fields = dict[str, msgspec.Raw]
 """The top level of a JSON object: decoded keys, values as slices of the text they came in."""
 
+MOST_TOKENS = 2**31 - 1
+"""More tokens than any answer or prompt has. Somebody's greater number is a mistake, and would be
+one in every sum that it got into; one of hundreds of digits cannot even be made a float."""
+
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 
@@ -28,7 +32,9 @@ _integer = msgspec.json.Decoder(int | None)
 _boolean = msgspec.json.Decoder(bool | None)
 _string = msgspec.json.Decoder(str)
 # What stands before a value in an object: its comma or brace, its key, its colon.
-_before_value = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"(?:[^"\\]|\\.)*"[ \t\r\n]*:[ \t\r\n]*')
+_before_value = re.compile(
+    rb'[ \t\r\n]*[{,][ \t\r\n]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\r\n]*:[ \t\r\n]*'
+)
 
 
 def parse_object(body: bytes) -> Fields:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from narwhal.model import Route
+from narwhal.wire.fields import MOST_TOKENS
 
 Schema = dict[str, Any]
 
-_COUNT: Schema = {"type": ["integer", "null"], "minimum": 1}
+_COUNT: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": MOST_TOKENS}
 _FLAG: Schema = {"type": ["boolean", "null"]}
 # The same as `False`, which generators of clients stumble over.
 _NOTHING: Schema = {"not": {}}

@@ -15,7 +15,7 @@ import msgspec
 
 from narwhal.model import EngineProtocolError, Route
 from narwhal.wire.errors import EngineErrorBody, parse_engine_error
-from narwhal.wire.fields import first_byte, is_null, read_object
+from narwhal.wire.fields import MOST_TOKENS, first_byte, is_null, read_object, shorten
 from narwhal.wire.handoff import Handoff, parse_handoff
 
 if TYPE_CHECKING:
@@ -195,8 +195,8 @@ def parse_tokenize(body: bytes) -> int:
         count = _count.decode(body).count
     except (msgspec.MsgspecError, RecursionError) as error:
         raise EngineProtocolError(f"the tokenize answer has no count: {error}") from None
-    if count < 0:
-        raise EngineProtocolError(f"the tokenize answer counts {count} tokens")
+    if not 0 <= count <= MOST_TOKENS:
+        raise EngineProtocolError(f"the tokenize answer counts {shorten(str(count))} tokens")
     return count
 
 

@@ -14,7 +14,6 @@ from hypercorn.trio.tcp_server import TCPServer
 from narwhal.model import ClientLimit
 from narwhal.net.server.heads import body_too_slow, head_too_slow
 from narwhal.net.server.protocol import Http1
-from narwhal.net.streams import RECEIVE_BYTES, ByteStream
 from narwhal.net.tls import TlsStream
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from narwhal.net.server.request import RequestStream
     from narwhal.net.server.server import Server
+    from narwhal.net.streams import ByteStream
 
 logger = logging.getLogger("narwhal.net.server")
 
@@ -127,7 +127,7 @@ class Connection(TCPServer):
                 await self._wait_for_room()
                 continue
             try:
-                data = await receive(RECEIVE_BYTES)
+                data = await receive(self.protocol.read_bytes)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
             self._expecting = False

@@ -19,12 +19,17 @@ from narwhal.net.server.heads import (
 )
 from narwhal.net.server.plain import take_plain
 from narwhal.net.server.request import RequestStream
+from narwhal.net.streams import RECEIVE_BYTES
 
 if TYPE_CHECKING:
     from hypercorn.trio.task_group import TaskGroup
 
     from narwhal.net.server.connection import Connection
     from narwhal.net.server.plain import PlainRequest
+
+
+CHUNKED_BYTES = 4096
+"""Read at once of a body in chunks: 3 ms at the worst, and no less than a few of honest chunks."""
 
 
 class Http1(H11Protocol):
@@ -79,6 +84,16 @@ class Http1(H11Protocol):
         """Whether the application is behind with receiving the body."""
         stream = self.stream
         return stream is not None and stream.buffered >= self._options.receive_buffer_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """How much is to be read at once.
+
+        Chunks cost by their number, 4 us each, and there may be one in six bytes: of 64 KiB of
+        them nobody else would be served for 45 ms.
+        """
+        chunks_come = self.stream is not None and not self._by_length and not self.complete
+        return CHUNKED_BYTES if chunks_come else RECEIVE_BYTES
 
     def continue_due(self) -> bool:
         """Whether the client waits for `100 Continue` before it sends the body."""
@@ -259,11 +274,11 @@ class Http1(H11Protocol):
             self.wire.server.limit_fired(refusal.limit)
         stream, self.stream = self.stream, None
         if stream is not None:
-            started = stream.response_started
-            stream.lose()
-            if started:
+            if stream.response_started:
+                stream.lose()
                 self.wire.abort()
                 return
+            stream.refuse(refusal.status)
         self.wire.last_answer(refusal_bytes(refusal))
 
     def response_done(self, *, last: bool) -> None:

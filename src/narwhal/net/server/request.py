@@ -170,6 +170,14 @@ class RequestStream(HTTPStream):
         if self._gone is not None:
             self._gone()
 
+    def refuse(self, status: int) -> None:
+        """The server answers `status` itself, since the rest of the body cannot be read.
+
+        The application loses its client, and finds the status in the extension `narwhal.refused`.
+        """
+        self._extensions["narwhal.refused"] = status
+        self.lose()
+
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Have `callback` called, synchronously and once, when the client is gone.
 

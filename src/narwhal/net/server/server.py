@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from narwhal.model import ClientLimit
 from narwhal.net.server.connection import Connection
 from narwhal.net.server.options import DEFAULT_OPTIONS, ASGIApp, ServerOptions
+from narwhal.net.streams import CAPACITY_ERRNOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from narwhal.net.streams import ByteStream, Listener
 
 logger = logging.getLogger("narwhal.net.server")
-
-CAPACITY_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""What accept(2) reports when the system, not the listener, is the matter."""
 
 ACCEPTS_AT_ONCE = 64
 """Connections to let in between two checkpoints, at some 20 us each: no more than a millisecond."""

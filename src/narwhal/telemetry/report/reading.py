@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from narwhal.model import Limit, Phase, Terminal, TtftScope
+from narwhal.model.text import visible
 from narwhal.telemetry.report.columns import Columns, Names
 from narwhal.telemetry.report.lines import (
     EngineLine,
@@ -99,6 +100,7 @@ class Reading:
 
     def begin(self, name: str) -> None:
         """The lines of another file follow. What the last one said of its targets is over."""
+        name = visible(name)
         self.files.append(name)
         self._name, self._number, self._model = name, 0, None
         self._measure = self.wanted.targets(None)
@@ -254,4 +256,4 @@ def printable(text: str) -> str:
     """As it may be shown on a terminal: a file may hold anything."""
     if len(text) > _MOST_TEXT:
         text = text[: _MOST_TEXT - 3] + "..."
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    return visible(text)
