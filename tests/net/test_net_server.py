@@ -22,6 +22,7 @@ from net_world import (
 from trio.testing import wait_all_tasks_blocked
 
 from narwhal.net import ServerOptions
+from narwhal.net.streams import RECEIVE_BYTES
 
 OK_EMPTY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
@@ -191,7 +192,8 @@ def test_bodies_arrive_whole_however_they_are_framed(size: int) -> None:
     in_world(echo, body)
 
 
-def test_a_small_body_is_one_message() -> None:
+@pytest.mark.parametrize("size", [1000, 32768, 46_000, 120_000])
+def test_a_body_that_is_all_there_is_one_message(size: int) -> None:
     messages = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -200,11 +202,31 @@ def test_a_small_body_is_one_message() -> None:
 
     async def body(world: World) -> None:
         client = await world.connect()
-        await client.send_all(post(b"x" * 1000))
+        await client.send_all(post(b"x" * size))
         await client.receive_some()
-        assert messages == [{"type": "http.request", "body": b"x" * 1000, "more_body": False}]
+        assert messages == [{"type": "http.request", "body": b"x" * size, "more_body": False}]
 
-    in_world(app, body)
+    in_world(app, body, buffer_bytes=200_000)
+
+
+def test_a_client_that_leaves_behind_a_full_read_is_noticed_behind_it() -> None:
+    seen: list[object] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(len((await receive())["body"]))
+        seen.append((await receive())["type"])
+
+    async def body(world: World) -> None:
+        client = await world.connect()
+        size = 2 * RECEIVE_BYTES - len(post(b"x" * RECEIVE_BYTES))
+        request = post(b"x" * size)
+        assert len(request) == RECEIVE_BYTES
+        await client.send_all(request)
+        client.close()
+        await wait_all_tasks_blocked()
+        assert seen == [size, "http.disconnect"]
+
+    in_world(app, body, buffer_bytes=200_000)
 
 
 def test_http_10_gets_its_body_up_to_the_end_of_file() -> None:
