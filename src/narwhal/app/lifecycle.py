@@ -34,7 +34,8 @@ _TYPE = b"application/json"
 class _Order(msgspec.Struct, forbid_unknown_fields=True):
     """The body of either order."""
 
-    engine: str | None = None
+    engine: str | msgspec.UnsetType = msgspec.UNSET
+    """Never null: a script whose variable is empty does not mean the whole fleet."""
     deadline_s: float | None = None
     same_process: bool = False
 
@@ -142,7 +143,7 @@ class LifecycleRoutes:
             )
         # An engine may be called that, and then it is meant.
         iids = self._engines
-        if order.engine is not None and (order.engine != EVERY or EVERY in self._engines):
+        if order.engine is not msgspec.UNSET and (order.engine != EVERY or EVERY in self._engines):
             iids = [self._known(order.engine)]
         await self._router.lifecycle.drain(iids, deadline_s=deadline)
         return self._all(iids)
@@ -150,7 +151,7 @@ class LifecycleRoutes:
     async def _readmit(self, order: _Order) -> Answer:
         if order.deadline_s is not None:
             raise _bad("deadline_s is for drains; leave it out.", param="deadline_s")
-        if order.engine is None:
+        if order.engine is msgspec.UNSET:
             raise _bad(
                 f"Say which engine: one of {self._names()}. They are readmitted one by one.",
                 param="engine",

@@ -147,8 +147,8 @@ def _drain(engines: Sequence[str]) -> Operation:
         "description": "Seconds from now.",
     }
     named = {
-        "enum": [*dict.fromkeys([*engines, "all"]), None],
-        "description": "An engine's `iid`; `all`, or none, for the fleet as a wave.",
+        "enum": list(dict.fromkeys([*engines, "all"])),
+        "description": "An engine's `iid`; `all`, or left out, for the fleet as a wave.",
     }
     return _order(
         "drain",
