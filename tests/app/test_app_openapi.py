@@ -257,7 +257,7 @@ def test_it_names_this_fleet_s_model_and_engines() -> None:
         assert '"model":{"const":"m"' in text
         order = paths["/narwhal/lifecycle/drain"]["post"]["requestBody"]["content"]
         schema = order["application/json"]["schema"]
-        assert schema["properties"]["engine"]["enum"] == ["p0", "p1", "d0", "all", None]
+        assert schema["properties"]["engine"]["enum"] == ["p0", "p1", "d0", "all"]
 
     play(body, fleet_config(prefill=2))
 
