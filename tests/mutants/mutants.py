@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant(
         name="telling a client of its error has no bound",
         file="router/life.py",
-        old="        self._telling.deadline = trio.current_time() + RESPOND_BOUND_S\n",
+        old="        self._telling.deadline = self.core.now() + RESPOND_BOUND_S\n",
         new="",
     ),
     Mutant(
@@ -61,14 +61,42 @@ MUTANTS = [
     Mutant(
         name="a cancelled wait for a connection keeps its slot",
         file="net/pool.py",
-        old="""            if exchange is not None:
-                exchange.close()
-            else:
-                self._free_slot()
+        old="""            stream = await self._open()
+        except BaseException:
+            self._free_slot()
             raise""",
-        new="""            if exchange is not None:
-                exchange.close()
+        new="""            stream = await self._open()
+        except BaseException:
             raise""",
+    ),
+    Mutant(
+        name="a request that is cancelled while it is written keeps its connection",
+        file="net/exchange.py",
+        old="""                if not await self._receive():
+                    await self._replay()
+        except BaseException:
+            self.close()
+            raise
+        self.unsent = False""",
+        new="""                if not await self._receive():
+                    await self._replay()
+        except BaseException:
+            raise
+        self.unsent = False""",
+    ),
+    Mutant(
+        name="a handoff may age while its decode is written",
+        file="router/decode.py",
+        old="with trio.CancelScope(deadline=min(self._first_by, expires)) as limit:",
+        new="with trio.CancelScope(deadline=self._first_by) as limit:",
+    ),
+    Mutant(
+        name="a newcomer takes a place past those who wait",
+        file="router/core.py",
+        old="""        if desk.waiting:
+            return None""",
+        new="""        if not desk:
+            return None""",
     ),
     Mutant(
         name="an engine's leg is not closed",
