@@ -25,6 +25,8 @@ from narwhal.cli.serve_command import allow_files
 from narwhal.preflight import Finding, Gate, Grade, Report
 from narwhal.testing import fleet_config
 
+from processes import buffering
+
 EVIL = "x\x1b[2J\x9b31m\x07\u202e\nnarwhal-trio: forged"
 
 
@@ -118,6 +120,7 @@ def test_output_that_finds_no_room_is_one_line(words: list[str]) -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
+            env=buffering(),
         )
     assert done.returncode == 1
     assert done.stderr.splitlines() == [

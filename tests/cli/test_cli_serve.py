@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from processes import PATIENCE_S, Command, run, write_fleet
+from processes import PATIENCE_S, Command, buffering, run, write_fleet
 
 pytestmark = pytest.mark.sockets
 
@@ -185,6 +185,7 @@ def test_a_greeting_that_finds_no_room_keeps_nobody_from_being_served(
             [sys.executable, "-m", "narwhal", "serve", "--fleet", fleet, "--port", str(port)],
             stdout=full,
             stderr=err,
+            env=buffering(),
         )
     try:
         while process.poll() is None:

@@ -18,6 +18,11 @@ PATIENCE_S = 120.0
 """For what takes some seconds at most on a quiet machine; nothing waits for it to pass."""
 
 
+def buffering() -> dict[str, str]:
+    """The environment of a process that keeps its output until there is enough, as most do."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
 class Command:
     """`narwhal-trio ARGS`, running; ended on leaving the block.
 

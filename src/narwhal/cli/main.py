@@ -15,7 +15,7 @@ from narwhal.cli.emulate_command import emulate
 from narwhal.cli.engines_command import engines_group
 from narwhal.cli.profile_command import profile
 from narwhal.cli.report_command import report
-from narwhal.cli.running import fail
+from narwhal.cli.running import drop_output, fail
 from narwhal.cli.serve_command import serve
 from narwhal.cli.simulate_command import simulate_group
 from narwhal.cli.top_command import top
@@ -41,6 +41,7 @@ class _Commands(click.Group):
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
+            drop_output()
             raise fail(
                 f"the output cannot be written: {error.strerror}; make room for it"
             ) from None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +31,20 @@ def fail(*lines: str) -> click.exceptions.Exit:
     for line in lines:
         click.echo(f"narwhal-trio: {visible(line)}", err=True)
     return click.exceptions.Exit(1)
+
+
+def drop_output() -> None:
+    """Give up what stdout holds and could not write, and all that is written to it from now on.
+
+    Python tries once more as it ends, and changes the exit status if that fails as well.
+    """
+    with suppress(OSError, ValueError):  # no file behind it: then nothing is held
+        number = sys.stdout.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, number)
+        finally:
+            os.close(nowhere)
 
 
 def fail_config(error: ConfigError) -> click.exceptions.Exit:

@@ -20,7 +20,14 @@ from narwhal.app import open_router
 from narwhal.cli.certificates import Certificates
 from narwhal.cli.doors import Doors, open_doors
 from narwhal.cli.numbers import FiniteRange
-from narwhal.cli.running import at_hangup, fail, fail_config, set_up_logging, until_signalled
+from narwhal.cli.running import (
+    at_hangup,
+    drop_output,
+    fail,
+    fail_config,
+    set_up_logging,
+    until_signalled,
+)
 from narwhal.cli.service_manager import ServiceManager
 from narwhal.config import read_fleet
 from narwhal.config.binds import BadBind, split_bind
@@ -266,8 +273,10 @@ async def _serve(
             await nursery.start(until_signalled, drain, nursery.cancel_scope)
             for server, listeners in servers:
                 await nursery.start(server.serve, listeners)
-            with suppress(OSError):  # a full disk or a pipe that was closed: it is a courtesy
+            try:
                 _greet(config, opening.urls, saved)
+            except OSError:  # a full disk or a pipe that was closed: it is a courtesy
+                drop_output()
             manager.ready(f"serving {config.model}")
             await manager.keep_alive()
 
