@@ -36,6 +36,12 @@ RESPONSIVE: Mapping[str, Any] = {
 }
 """What `controller.preset` `responsive` puts in the place of the defaults."""
 
+_PLAIN: Mapping[str, Thresholds | Reactive] = {
+    "thresholds": Thresholds(),
+    "reactive": Reactive(),
+}
+"""The defaults of those sections."""
+
 
 def with_preset(document: object) -> object:
     """The document of a fleet file with what its preset adds to its section `controller`.
@@ -63,13 +69,12 @@ def overruled(config: FleetConfig, given: Collection[str]) -> tuple[str, ...]:
     """
     if config.controller.preset is not Preset.RESPONSIVE:
         return ()
-    plain = {"thresholds": Thresholds(), "reactive": Reactive()}
     return tuple(
         path
         for section, values in RESPONSIVE.items()
         for name in values
         if (path := f"controller.{section}.{name}") in given
-        and getattr(getattr(config.controller, section), name) == getattr(plain[section], name)
+        and getattr(getattr(config.controller, section), name) == getattr(_PLAIN[section], name)
     )
 
 
@@ -81,7 +86,6 @@ def without_copied_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
     controller = document.get("controller")
     if not isinstance(controller, Mapping):
         return dict(document)
-    plain = {"thresholds": Thresholds(), "reactive": Reactive()}
     kept = dict(controller)
     for section, values in RESPONSIVE.items():
         given = controller.get(section)
@@ -89,18 +93,17 @@ def without_copied_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
             kept[section] = {
                 name: value
                 for name, value in given.items()
-                if name not in values or value != getattr(plain[section], name)
+                if name not in values or value != getattr(_PLAIN[section], name)
             }
     return {**document, "controller": kept}
 
 
 def table() -> str:
     """Both presets, as a table in Markdown: what is not in it is the same in both."""
-    plain = {"thresholds": Thresholds(), "reactive": Reactive()}
     lines = ["| Setting | `reference` | `responsive` |", "|---|---|---|"]
     for section, values in RESPONSIVE.items():
         for name, value in values.items():
-            default = json.dumps(getattr(plain[section], name))
+            default = json.dumps(getattr(_PLAIN[section], name))
             lines.append(f"| `controller.{section}.{name}` | `{default}` | `{json.dumps(value)}` |")
     return "\n".join(lines) + "\n"
 

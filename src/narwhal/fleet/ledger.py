@@ -17,7 +17,25 @@ UNPLACED = ""
 """Stands for the engine of a leg that has none yet. No engine is called that."""
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class _Tokens:
+    """KV tokens that a leg holds, or several."""
+
+    __slots__ = ()
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """KV tokens at the end."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def mean_tokens(self) -> float:
+        """KV tokens over the lifetime: the output grows from nothing."""
+        return self.prompt_tokens + self.output_tokens / 2
+
+
+class Claim(_Tokens, msgspec.Struct, frozen=True, kw_only=True):
     """What a leg takes of the engine that it goes to; three are made for each request."""
 
     prompt_tokens: int
@@ -26,34 +44,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """What its prefill is predicted to take there, alone; 0 if it has none, or none is known."""
 
-    @property
-    def tokens(self) -> int:
-        """KV tokens at its end."""
-        return self.prompt_tokens + self.output_tokens
-
-    @property
-    def mean_tokens(self) -> float:
-        """KV tokens over its lifetime: the output grows from nothing."""
-        return self.prompt_tokens + self.output_tokens / 2
-
 
 @attrs.define(eq=False)
-class Load:
+class Load(_Tokens):
     """Legs of one phase on one engine, and what they take of it together."""
 
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """KV tokens that they will hold at their ends."""
-        return self.prompt_tokens + self.output_tokens
-
-    @property
-    def mean_tokens(self) -> float:
-        """KV tokens that they hold, on average over their lifetimes."""
-        return self.prompt_tokens + self.output_tokens / 2
 
 
 @attrs.define(eq=False)

@@ -187,13 +187,13 @@ class Core:
         return prices.prefills(iids, life, now, decoders=self.roster.takers(Phase.DECODE))
 
     def take_nowait(
-        self, phase: Phase, life: RequestLife, exclude: Collection[str], *, whole: bool = False
+        self, phase: Phase, life: RequestLife, exclude: Collection[str]
     ) -> Place | None:
         """A place for a leg of `phase` on the engine that suits best; None if it has to wait."""
         desk = self.desks[phase]
         if desk.waiting:
             return None
-        choice = self.pick(phase, exclude, life=life, whole=whole)
+        choice = self.pick(phase, exclude, life=life)
         if choice is None:
             return None
         return desk.place(choice, self.prices.claim(choice.iid, phase, life))

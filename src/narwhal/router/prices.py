@@ -242,6 +242,7 @@ class Prices:
         """A prefill on each of these engines, for a decode on one of `decoders`."""
         targets, waited = self.targets, now - life.arrival
         paths = self.prefill_paths(iids, life.prompt_tokens, now, decoders=decoders)
+        # Without a decode of its own a path is always measured: the time is all there is to meet.
         costs = [path.price_s for path in paths]
         return [Price(cost, targets.in_time(waited + cost)) for cost in costs]
 

@@ -94,9 +94,8 @@ class Roster:
 
     def live(self, phase: Phase, exclude: Collection[str], now: float) -> list[str]:
         """The engines that a leg may go to now: in service, not quarantined, not excluded."""
-        candidates = [
-            Candidate(iid, 0.0, not self.health.quarantined(iid, now)) for iid in self.takers(phase)
-        ]
+        quarantines = self.health.standings.quarantines(now)
+        candidates = [Candidate(iid, 0.0, iid not in quarantines) for iid in self.takers(phase)]
         return [candidate.iid for candidate in eligible(candidates, exclude=exclude)]
 
     def required(self, phase: Phase, *, begun: bool = False) -> Sequence[str]:
